@@ -169,7 +169,7 @@ def say(value, digits=3):
     --------
     >>> from serving_lib.units import ureg
     >>> say(1000 * ureg.ms), say(0.98349), say(20_000, 2), say(12345.6, 3), say(5 / ureg.s)
-    ('1000 ms', '0.983', '20,000', '12,300', '5 / s')
+    ('1,000 ms', '0.983', '20,000', '12,300', '5 / s')
     """
     if hasattr(value, "units"):
         number, unit = say(value.magnitude, digits), f"{value.units:~P}"
