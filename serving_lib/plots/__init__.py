@@ -4,4 +4,6 @@
 ``python -m serving_lib.plots figures/`` draws each of them at its defaults into an SVG of its name.
 """
 
-__all__ = []
+from serving_lib.plots.queueing import mm1_knee
+
+__all__ = ["mm1_knee"]

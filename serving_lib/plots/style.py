@@ -43,6 +43,7 @@ RED = "#9b2226"
 BLUE = "#0e7ab0"
 AMBER = "#cc8100"
 PALETTE = (INK, RED, BLUE, AMBER)
+AMBER_TEXT = "#8a5700"  # letters need more contrast (4.5 to 1) than lines
 GREY = "#6b7280"  # secondary text, references and limits; never a series of its own
 PALE = "#e5e7eb"  # areas and empty cells
 TINTS = ("#c9d3ea", "#f3cfc6", "#bfe3f5", "#f7dfae")  # fills under dark text, in the order of PALETTE
@@ -131,6 +132,9 @@ def new_figure(rows=1, columns=1, *, height=HEIGHT, right_margin=0.25, **subplot
     tuple
         The figure, and one axes or an array of axes.
     """
+    left, bottom, top, between = 0.75, 0.55, 0.35, 0.8
+    axes_width = (WIDTH - left - right_margin - between * (columns - 1)) / columns
+    axes_height = (height - bottom - top - between * (rows - 1)) / rows
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(WIDTH, height), dpi=CSS_DPI)
         FigureCanvasAgg(figure)
@@ -138,9 +142,8 @@ def new_figure(rows=1, columns=1, *, height=HEIGHT, right_margin=0.25, **subplot
         for one in figure.axes:
             one.set_title("", **TITLE)
             one.locator_params(nbins=6)  # few ticks: quicker to read, and to draw
-    left, bottom, top, between = 0.75, 0.55, 0.35, 0.8
-    axes_width = (WIDTH - left - right_margin - between * (columns - 1)) / columns
-    axes_height = (height - bottom - top - between * (rows - 1)) / rows
+            one.xaxis.set_label_coords(0.5, -0.28 / axes_height)
+            one.yaxis.set_label_coords(-0.52 / axes_width, 0.5)
     figure.subplots_adjust(
         left=left / WIDTH,
         right=1 - right_margin / WIDTH,
@@ -158,7 +161,8 @@ def label_line(axes, x, y, text, look, *, at=-1, offset=(6, 0), **text_propertie
     A direct label spares the reader the way to a legend and back. By default it stands right of the last point: give
     `new_figure` a `right_margin` that holds it.
     """
-    properties = {"color": look["color"], "va": "center", "annotation_clip": False} | text_properties
+    color = AMBER_TEXT if look["color"] == AMBER else look["color"]
+    properties = {"color": color, "va": "center", "annotation_clip": False} | text_properties
     axes.annotate(text, (x[at], y[at]), xytext=offset, textcoords="offset points", **properties)
 
 
