@@ -1,1 +1,19 @@
-"""The library of the Serving Workbook."""
+"""The library of the Serving Workbook: exact formulas with units, and an exact simulator of LLM inference serving."""
+
+from serving_lib.batching import calc_batch_formation_wait as calc_batch_formation_wait
+from serving_lib.batching import calc_batch_knee as calc_batch_knee
+from serving_lib.batching import calc_batch_throughput_share as calc_batch_throughput_share
+from serving_lib.batching import calc_padding_waste_fraction as calc_padding_waste_fraction
+from serving_lib.queueing import calc_erlang_c as calc_erlang_c
+from serving_lib.queueing import calc_exponential_quantile_factor as calc_exponential_quantile_factor
+from serving_lib.queueing import calc_kingman_wait_ratio as calc_kingman_wait_ratio
+from serving_lib.queueing import calc_littles_law_occupancy as calc_littles_law_occupancy
+from serving_lib.queueing import calc_littles_law_rate as calc_littles_law_rate
+from serving_lib.queueing import calc_mg1_wait_ratio as calc_mg1_wait_ratio
+from serving_lib.queueing import calc_mm1_max_utilization as calc_mm1_max_utilization
+from serving_lib.queueing import calc_mm1_time_in_system as calc_mm1_time_in_system
+from serving_lib.queueing import calc_queue_latency_mmc as calc_queue_latency_mmc
+from serving_lib.queueing import calc_residency_factor as calc_residency_factor
+from serving_lib.speculative import calc_speculative_expected_tokens as calc_speculative_expected_tokens
+from serving_lib.speculative import calc_speculative_round_speedup as calc_speculative_round_speedup
+from serving_lib.units import ureg as ureg

@@ -30,6 +30,7 @@ class Domain:
 POSITIVE = Domain("positive and finite", lambda x: (x > 0) & (x < np.inf))
 NONNEGATIVE = Domain("nonnegative and finite", lambda x: (x >= 0) & (x < np.inf))
 NONNEGATIVE_OR_INFINITE = Domain("nonnegative", lambda x: x >= 0)
+FINITE = Domain("finite", np.isfinite)
 FRACTION = Domain("in [0, 1)", lambda x: (x >= 0) & (x < 1))
 PROBABILITY = Domain("in [0, 1]", lambda x: (x >= 0) & (x <= 1))
 
@@ -204,9 +205,8 @@ def magnitude_in_unit_of(value, reference):
     >>> magnitude_in_unit_of(2 * ureg.s, 1 * ureg.ms)
     2000.0
     """
-    if value.units == reference.units:
-        return value.magnitude
-    return in_registry_of(value, reference).m_as(reference.units)
+    value = in_registry_of(value, reference)
+    return value.m_as(reference.units)
 
 
 def in_registry_of(value, reference):
@@ -257,6 +257,52 @@ def time_unit_of(rate):
         if power == -1 and registry.Unit(unit).is_compatible_with("second"):
             return registry.Unit(unit)
     return registry.Unit("second")
+
+
+def label_of(rate):
+    """Return the dimensionless part of a rate's unit: the token of ``5 token / s``.
+
+    Parameters
+    ----------
+    rate : Quantity
+        Something per time.
+
+    Returns
+    -------
+    Unit
+        Dimensionless, in the rate's registry.
+
+    Examples
+    --------
+    >>> label_of(5 * ureg.token / ureg.s)
+    <Unit('token')>
+    """
+    registry = rate._REGISTRY
+    label = registry.Unit("")
+    for unit, power in rate.unit_items():
+        if registry.Unit(unit).dimensionless:
+            label *= registry.Unit(unit) ** power
+    return label
+
+
+def registry_of(*values):
+    """Return the registry of the first argument that is a Quantity, and ours where none is.
+
+    Parameters
+    ----------
+    *values : Quantity or float
+        The arguments of a formula.
+
+    Returns
+    -------
+    pint.UnitRegistry
+
+    Examples
+    --------
+    >>> registry_of(2, 3.0) is ureg
+    True
+    """
+    return next((value._REGISTRY for value in values if isinstance(value, pint.Quantity)), ureg)
 
 
 def plain(value):
