@@ -1,0 +1,81 @@
+"""Measure the statistics that `serving_lib.profile` draws from: `python tests/tools/measure_profiles.py`.
+
+Reads the real traces of `../shared/data` and writes `serving_lib/data/profiles.json`.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from serving_lib.workload import read_trace
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DATA = REPOSITORY.parent / "shared" / "data"
+OUTPUT = REPOSITORY / "serving_lib" / "data" / "profiles.json"
+
+TRACES = {
+    "azure-conv-2023": "AzureLLMInferenceTrace_conv.csv",
+    "azure-code-2023": "AzureLLMInferenceTrace_code.csv",
+}
+ATTRIBUTION = (
+    "Counts and quantiles measured from the Azure Public Dataset, LLM inference trace 2023 "
+    "(conversation and code), by Microsoft, licensed CC-BY 4.0; "
+    "described in Patel et al., Splitwise: Efficient Generative LLM Inference Using Phase Splitting, ISCA 2024."
+)
+WINDOW = 10  # seconds over which arrivals are counted
+SEGMENT = 300  # seconds over which token quantiles are taken
+# Percentiles, and tenths of them in the last one, where a quantile function bends most.
+LEVELS = [round(k / 100, 3) for k in range(100)] + [round(0.99 + k / 1000, 3) for k in range(1, 11)]
+
+
+def measure(trace):
+    """Return the statistics of one trace as plain numbers."""
+    segment = (trace.arrival // SEGMENT).astype(int)
+    return {
+        "requests": len(trace),
+        "duration": float(trace.arrival[-1]),
+        "window": WINDOW,
+        "segment": SEGMENT,
+        "levels": LEVELS,
+        "arrivals_per_window": np.bincount((trace.arrival // WINDOW).astype(int)).tolist(),
+        "prompt_tokens": quantiles_by_segment(trace.prompt_tokens, segment),
+        "new_tokens": quantiles_by_segment(trace.new_tokens, segment),
+    }
+
+
+def quantiles_by_segment(tokens, segment):
+    """Return one list of quantiles, each a value that occurs, for every segment."""
+    chunks = (tokens[segment == k] for k in range(segment[-1] + 1))
+    return [np.quantile(chunk, LEVELS, method="inverted_cdf").tolist() for chunk in chunks]
+
+
+def as_json(traces):
+    """Return the text of the data file: one line for each list of numbers."""
+    document = {"attribution": ATTRIBUTION, "profiles": {name: measure(trace) for name, trace in traces.items()}}
+    lines = json.JSONEncoder(indent=1)
+    numbers = {}
+
+    def fold(value):
+        if isinstance(value, dict):
+            return {key: fold(item) for key, item in value.items()}
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            return [fold(item) for item in value]
+        if isinstance(value, list):
+            numbers[f"@{len(numbers)}"] = json.dumps(value, separators=(",", ":"))
+            return f"@{len(numbers) - 1}"
+        return value
+
+    text = lines.encode(fold(document))
+    for mark, row in numbers.items():
+        text = text.replace(f'"{mark}"', row)
+    return text + "\n"
+
+
+def read_traces(folder):
+    """Return the traces that the profiles are measured from."""
+    return {name: read_trace(folder / file) for name, file in TRACES.items()}
+
+
+if __name__ == "__main__":
+    OUTPUT.write_text(as_json(read_traces(DATA)), encoding="utf-8")
