@@ -1,4 +1,4 @@
-"""Print one table of all benchmarks (``python -m tests.benchmarks``), or of some (``python -m tests.benchmarks queue``).
+"""Print one table of all benchmarks: ``python -m tests.benchmarks``, or of some: ``python -m tests.benchmarks queue``.
 
 Every ``bench_*.py`` beside this file has a function ``rows()`` that yields `Row`s. Where a bound compares two programs,
 both run in the same process on the same input, so that the ratio holds on any machine.
