@@ -1,5 +1,5 @@
 """The exercises of the lectures: `check` an answer, ask for a `hint`, read the `solution`."""
 
-from .framework import check, hint, solution
+from serving_lib.exercises.framework import check, hint, solution
 
 __all__ = ["check", "hint", "solution"]

@@ -213,6 +213,6 @@ def show(value: object, digits: int = 4) -> str:
         return show(value.magnitude, digits) + (unit[1:] if unit.startswith("1/") else f" {unit}").rstrip()
     if np.ndim(value) > 0:
         return f"({', '.join(show(part, digits) for part in value)})"
-    if isinstance(value, numbers.Integral) or 10**digits <= abs(value) < 1e15:
+    if isinstance(value, numbers.Integral) or 10 ** (digits - 1) <= abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{float(value) + 0.0:.{digits}g}"

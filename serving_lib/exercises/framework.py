@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
+from types import SimpleNamespace
 
-from .answers import Missing, Number, Reading, Unreadable, read, same, show
+from serving_lib.exercises.answers import Missing, Number, Reading, Unreadable, read, same, show
 
 LECTURES = ("start", "queueing", "batching", "speculative", "paged_kv", "capacity")
 
@@ -25,13 +26,13 @@ class Misconception:
     name : str
         A short name of the thought, such as "mean instead of p99".
     value : callable
-        Computes what the thought produces: the type of the right answer, or a dictionary of some of its parts.
+        From the exercise's numbers to what the thought produces: like the right answer, or a dictionary of some parts.
     because : str
-        The sentence that the learner reads, starting with "that is" or the like.
+        The sentence that the learner reads.
     """
 
     name: str
-    value: Callable[[], object]
+    value: Callable[[SimpleNamespace], object]
     because: str
 
 
@@ -44,18 +45,23 @@ class Exercise:
     key : str
         Lecture and number, "queueing.2".
     question : str
-        As the notebook prints it.
+        A template: `{service}` stands for the number of that name, rounded to 4 digits, `{service:2}` to 2.
     asks : str
         What replaces the dots: "a rate, such as 1 / ureg.s".
+    numbers : callable
+        Computes every number of the exercise, given and derived: a dictionary from names to values. The question, the
+        hints and the worked solution take their numbers from here, so they cannot disagree.
     answer : callable or None
-        Computes the right answer. Its type says how answers are compared: a Quantity (any compatible unit), a float, an
-        int (exactly), a string (one of `options`), a tuple of numbers, or a dictionary of named parts (each one of
-        these; the learner passes them in this order). None for an open question, which has a `rubric` instead.
+        From the numbers (as attributes) to the right answer. Its type says how answers are compared: a Quantity (any
+        compatible unit), a float, an int (exactly), a string (one of `options`), a tuple of numbers, or a dictionary of
+        named parts (each one of these; the learner passes them in this order). None for an open question, which has a
+        `rubric` instead.
     hints : tuple of str
-        From a nudge to nearly the answer.
-    worked : callable
-        Formats the worked solution, with every number computed.
+        Templates, from a nudge to nearly the answer.
+    worked : str
+        The worked solution, a template.
     misconceptions : tuple of Misconception
+        At least two; the linter of exercises in tests/ says what else.
     tolerance : float
         Relative. Whole numbers are compared exactly.
     options : tuple of str
@@ -67,13 +73,28 @@ class Exercise:
     key: str
     question: str
     asks: str
-    answer: Callable[[], object] | None
+    numbers: Callable[[], dict[str, object]]
+    answer: Callable[[SimpleNamespace], object] | None
     hints: tuple[str, ...]
-    worked: Callable[[], str]
+    worked: str
     misconceptions: tuple[Misconception, ...] = ()
     tolerance: float = 0.01
     options: tuple[str, ...] = ()
     rubric: tuple[str, ...] = ()
+
+    def text(self, template: str) -> str:
+        """Return one of the exercise's templates with its numbers, rounded."""
+        return cleandoc(template).format_map({name: _Rounded(value) for name, value in self.numbers().items()})
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """A number in a template; the format is the count of digits."""
+
+    value: object
+
+    def __format__(self, digits: str) -> str:
+        return show(self.value, int(digits or 4))
 
 
 @dataclass(frozen=True)
@@ -138,7 +159,7 @@ def hint(key: str = "", number: int = 1) -> None:
     then = (
         f'Next: hint("{exercise.key}", {number + 1})' if number < count else f'Still stuck? solution("{exercise.key}")'
     )
-    print(f"{key}, hint {number} of {count}: {exercise.hints[number - 1]} {then}")
+    print(f"{key}, hint {number} of {count}: {exercise.text(exercise.hints[number - 1])} {then}")
 
 
 def solution(key: str = "") -> None:
@@ -154,7 +175,7 @@ def solution(key: str = "") -> None:
         print(apology)
         return
     rubric = "".join(f"\n- {line}" for line in exercise.rubric)
-    print(f"{exercise.key}, worked solution\n\n{cleandoc(exercise.worked())}{rubric}")
+    print(f"{exercise.key}, worked solution\n\n{exercise.text(exercise.worked)}{rubric}")
 
 
 def judge(exercise: Exercise, answer: object) -> Verdict:
@@ -182,9 +203,10 @@ def judge(exercise: Exercise, answer: object) -> Verdict:
             OPEN, f'{key}: noted. This question is open: judge your answer by the rubric in solution("{key}").'
         )
 
-    right = exercise.answer()
+    numbers = SimpleNamespace(**exercise.numbers())
+    right = exercise.answer(numbers)
     expected = read(right)
-    wrong = [(misconception, read(misconception.value())) for misconception in exercise.misconceptions]
+    wrong = [(thought, read(thought.value(numbers))) for thought in exercise.misconceptions]
     if isinstance(expected, dict):
         given = _as_parts(given, expected)
         if given is None:
@@ -214,7 +236,7 @@ def _fault(given: Reading, expected: Reading, wrong, exercise: Exercise) -> str 
         return None
     for misconception, value in wrong:
         if same(given, value, exercise.tolerance):
-            return f"wrong. {misconception.because[0].upper()}{misconception.because[1:].rstrip('.')}."
+            return f"wrong. {_sentence(exercise.text(misconception.because))}"
     return f"wrong. {_difference(given, expected, exercise)}"
 
 
@@ -250,8 +272,7 @@ def _difference(given: Reading, expected: Reading, exercise: Exercise) -> str:
 def _confirmation(right: object, expected: Reading, tolerance: float) -> str:
     if isinstance(expected, str):
         return f"It is {expected}."
-    value = show(right)
-    return f"{value[0].upper()}{value[1:]}; {_tolerance(expected, tolerance)}."
+    return _sentence(f"{show(right)}; {_tolerance(expected, tolerance)}")
 
 
 def _tolerance(expected: Reading, tolerance: float) -> str:
@@ -259,6 +280,10 @@ def _tolerance(expected: Reading, tolerance: float) -> str:
     if all(isinstance(part, Number) and part.whole for part in parts):
         return "only the exact number counts"
     return f"anything within {100 * tolerance:g} % counts"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
 
 
 def _nothing_in(given: Reading) -> bool:
