@@ -1,19 +1,66 @@
 """The library of the Serving Workbook: exact formulas with units, and an exact simulator of LLM inference serving."""
 
-from serving_lib.batching import calc_batch_formation_wait as calc_batch_formation_wait
-from serving_lib.batching import calc_batch_knee as calc_batch_knee
-from serving_lib.batching import calc_batch_throughput_share as calc_batch_throughput_share
-from serving_lib.batching import calc_padding_waste_fraction as calc_padding_waste_fraction
-from serving_lib.queueing import calc_erlang_c as calc_erlang_c
-from serving_lib.queueing import calc_exponential_quantile_factor as calc_exponential_quantile_factor
-from serving_lib.queueing import calc_kingman_wait_ratio as calc_kingman_wait_ratio
-from serving_lib.queueing import calc_littles_law_occupancy as calc_littles_law_occupancy
-from serving_lib.queueing import calc_littles_law_rate as calc_littles_law_rate
-from serving_lib.queueing import calc_mg1_wait_ratio as calc_mg1_wait_ratio
-from serving_lib.queueing import calc_mm1_max_utilization as calc_mm1_max_utilization
-from serving_lib.queueing import calc_mm1_time_in_system as calc_mm1_time_in_system
-from serving_lib.queueing import calc_queue_latency_mmc as calc_queue_latency_mmc
-from serving_lib.queueing import calc_residency_factor as calc_residency_factor
-from serving_lib.speculative import calc_speculative_expected_tokens as calc_speculative_expected_tokens
-from serving_lib.speculative import calc_speculative_round_speedup as calc_speculative_round_speedup
-from serving_lib.units import ureg as ureg
+from serving_lib.batching import (
+    calc_batch_formation_wait,
+    calc_batch_knee,
+    calc_batch_throughput_share,
+    calc_padding_waste_fraction,
+)
+from serving_lib.queue_simulator import simulate_queue
+from serving_lib.queueing import (
+    calc_erlang_c,
+    calc_exponential_quantile_factor,
+    calc_kingman_wait_ratio,
+    calc_littles_law_occupancy,
+    calc_littles_law_rate,
+    calc_mg1_wait_ratio,
+    calc_mm1_max_utilization,
+    calc_mm1_time_in_system,
+    calc_queue_latency_mmc,
+    calc_residency_factor,
+)
+from serving_lib.simulator import paged_continuous_batching
+from serving_lib.speculative import calc_speculative_expected_tokens, calc_speculative_round_speedup
+from serving_lib.units import ureg
+from serving_lib.workload import (
+    TraceError,
+    Workload,
+    burst,
+    gamma,
+    index_of_dispersion,
+    poisson,
+    profile,
+    read_trace,
+    write_trace,
+)
+
+__all__ = [
+    "TraceError",
+    "Workload",
+    "burst",
+    "calc_batch_formation_wait",
+    "calc_batch_knee",
+    "calc_batch_throughput_share",
+    "calc_erlang_c",
+    "calc_exponential_quantile_factor",
+    "calc_kingman_wait_ratio",
+    "calc_littles_law_occupancy",
+    "calc_littles_law_rate",
+    "calc_mg1_wait_ratio",
+    "calc_mm1_max_utilization",
+    "calc_mm1_time_in_system",
+    "calc_padding_waste_fraction",
+    "calc_queue_latency_mmc",
+    "calc_residency_factor",
+    "calc_speculative_expected_tokens",
+    "calc_speculative_round_speedup",
+    "gamma",
+    "index_of_dispersion",
+    "paged_continuous_batching",
+    "poisson",
+    "profile",
+    "read_trace",
+    "simulate_queue",
+    "ureg",
+    "write_trace",
+]
