@@ -167,11 +167,13 @@ def profile(name, seed):
 
     Notes
     -----
-    What is real: the number of arrivals in each 10 s window, and the quantiles of prompt and output tokens in each
-    5 minutes. What is drawn: the place of an arrival in its window (uniform) and the tokens of a request. Prompt and
-    output of one request are drawn independently, as their rank correlation in the traces is 0.07 (conversation) and
-    -0.02 (code). Across minutes they are not independent: in the rush of the conversation trace prompts are longer and
-    outputs shorter, which is why the quantiles go by 5 minutes.
+    What is real: the number of arrivals in each 10 s window; how evenly arrivals are spaced within windows, as one
+    number (the shape of a gamma, 1 for uniform); the quantiles of prompt and of output tokens in each 5 minutes. What
+    is drawn: the spacings and the tokens.
+
+    Prompt and output of one request are drawn independently: their rank correlation in the traces is 0.07
+    (conversation) and -0.02 (code). Across minutes they are not independent: in the rush of the conversation trace
+    prompts are longer and outputs shorter, which is why the quantiles go by 5 minutes.
 
     References
     ----------
@@ -187,25 +189,35 @@ def profile(name, seed):
     if name not in profiles:
         raise ValueError(f"name must be one of {', '.join(map(repr, profiles))}, got {name!r}")
     measured = profiles[name]
-    positions, *token_streams = generator(seed).spawn(3)
+    arrivals, prompts, news = generator(seed).spawn(3)
+    arrival = _spaced_arrivals(measured, arrivals)
+    prompt_tokens = _tokens_by_segment(measured, "prompt_tokens", prompts)
+    new_tokens = _tokens_by_segment(measured, "new_tokens", news)
+    return Workload(row_names(len(arrival)), arrival, prompt_tokens, new_tokens)
 
+
+def _spaced_arrivals(measured, rng):
     counts = np.array(measured["arrivals_per_window"])
     edges = np.minimum(np.arange(len(counts) + 1) * measured["window"], measured["duration"])
-    place = positions.random(counts.sum())
-    arrival = np.sort(np.repeat(edges[:-1], counts) + place * np.repeat(np.diff(edges), counts))
+    # A window with n arrivals has n + 1 spacings, which add up to its length: gammas over their sum.
+    last = np.cumsum(counts + 1) - 1
+    clock = np.cumsum(rng.gamma(measured["spacing_shape"], size=last[-1] + 1))
+    clock_at_edges = np.concatenate([[0.0], clock[last]])
+    arrival = np.interp(np.delete(clock, last), clock_at_edges, edges)
+    arrival[[0, -1]] = 0.0, measured["duration"]
+    return arrival
 
+
+def _tokens_by_segment(measured, column, rng):
+    counts = np.array(measured["arrivals_per_window"])
     windows_per_segment = measured["segment"] // measured["window"]
-    requests_per_segment = np.add.reduceat(counts, np.arange(0, len(counts), windows_per_segment))
-
-    def tokens(quantiles):
-        def draw(rng, _):
-            segments = zip(requests_per_segment, quantiles, strict=True)
-            draws = [np.interp(rng.random(size), measured["levels"], values) for size, values in segments if size]
-            return np.rint(np.concatenate(draws)).astype(np.int64)
-
-        return draw
-
-    return _numbered(arrival, tokens(measured["prompt_tokens"]), tokens(measured["new_tokens"]), token_streams)
+    sizes = np.add.reduceat(counts, np.arange(0, len(counts), windows_per_segment))
+    segments = []
+    for size, quantiles in zip(sizes, measured[column], strict=True):
+        # One level in each nth of [0, 1), in random order: every draw carries the measured load.
+        levels = (rng.permutation(size) + rng.random(size)) / size
+        segments.append(np.interp(levels, measured["levels"], quantiles))
+    return np.rint(np.concatenate(segments)).astype(np.int64)
 
 
 @cache

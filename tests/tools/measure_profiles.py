@@ -4,6 +4,7 @@ Reads the real traces of `../shared/data` and writes `serving_lib/data/profiles.
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +39,30 @@ def measure(trace):
         "window": WINDOW,
         "segment": SEGMENT,
         "levels": LEVELS,
+        "spacing_shape": spacing_shape(trace.arrival),
         "arrivals_per_window": np.bincount((trace.arrival // WINDOW).astype(int)).tolist(),
         "prompt_tokens": quantiles_by_segment(trace.prompt_tokens, segment),
         "new_tokens": quantiles_by_segment(trace.new_tokens, segment),
     }
+
+
+def spacing_shape(arrival):
+    """Return the shape k of the gamma whose normalized draws have the spacings' sum of squares, over all whole windows.
+
+    The m spacings of a window, as fractions of it, then have the expected sum of squares (k + 1) / (m k + 1).
+    """
+    number = np.arange(arrival[-1] // WINDOW)
+    inside = [arrival[(arrival >= k * WINDOW) & (arrival < (k + 1) * WINDOW)] for k in number]
+    spacings = [np.diff([k * WINDOW, *x, (k + 1) * WINDOW]) / WINDOW for k, x in zip(number, inside, strict=True)]
+    squares = np.array([np.sum(x**2) for x in spacings])
+    m = np.array([len(x) for x in spacings])
+
+    low, high = 1e-3, 1e3  # the expectation falls as k rises; weights m count every spacing the same
+    for _ in range(60):
+        k = math.sqrt(low * high)
+        too_even = np.sum(m * (k + 1) / (m * k + 1)) < np.sum(m * squares)
+        low, high = (low, k) if too_even else (k, high)
+    return round(k, 4)
 
 
 def quantiles_by_segment(tokens, segment):
