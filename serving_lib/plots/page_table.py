@@ -1,0 +1,216 @@
+"""The page pool of a paged KV cache, step by step: who owns which page, and what is wasted in the last ones."""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+
+from matplotlib.collections import PatchCollection
+from matplotlib.patches import Rectangle
+
+from serving_lib.plots import style
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The pool at the end of one step, and what happened in it.
+
+    Parameters
+    ----------
+    tick : int
+    page_size : int
+    owners : tuple
+        For each page of the pool, the id of the request that owns it, or None.
+    tokens : tuple of int
+        For each page of the pool, how many of its slots hold a token.
+    decoded, stalled : tuple
+        Ids of the active requests that got a token in this step, and of those that found no free page.
+    queue : tuple
+        Ids of the requests that have arrived and wait.
+    colors : dict
+        For each id, the index of its tint.
+    words : str
+        What happened, as a sentence.
+    """
+
+    tick: int
+    page_size: int
+    owners: tuple
+    tokens: tuple
+    decoded: tuple
+    stalled: tuple
+    queue: tuple
+    colors: dict
+    words: str
+
+
+def replay(result, requests, page_size, total_pages):
+    """Return one `Frame` per step of a simulation, with the pages of each request.
+
+    Parameters
+    ----------
+    result : dict
+        What `serving_lib.paged_continuous_batching` returned; only ``steps`` is read.
+    requests : iterable of dict
+        The requests that it was given.
+    page_size, total_pages : int
+        The pool that it was given.
+
+    Returns
+    -------
+    list of Frame
+
+    Raises
+    ------
+    ValueError
+        If there is no step, or a step does not follow from the requests and the pool.
+
+    Notes
+    -----
+    The result says how many pages are in use; which ones is the allocator's business. Here the free page with the
+    lowest number goes first, as a reader would do it by hand.
+    """
+    if not result["steps"]:
+        raise ValueError("result must have at least one step to show; raise max_ticks")
+    by_id = {request["id"]: request for request in requests}
+    order = sorted(by_id.values(), key=lambda request: request["arrival"])
+    colors = {request["id"]: index % len(style.TINTS) for index, request in enumerate(order)}
+    waiting = deque(request["id"] for request in order)
+    free = list(range(total_pages))  # a heap
+    pages, tokens = {}, {}  # of the active requests, in the order of admission
+    frames = []
+
+    def hold(name, count):
+        """Give a request `count` tokens in the cache, and the pages that they need."""
+        missing = -(-count // page_size) - len(pages[name])
+        if missing > len(free):
+            raise ValueError(f"step {step['tick']}: {name!r} needs {missing} pages, {len(free)} are free; {_MISMATCH}")
+        pages[name] += [heapq.heappop(free) for _ in range(missing)]
+        tokens[name] = count
+
+    def release(name):
+        del tokens[name]
+        for page in pages.pop(name):
+            heapq.heappush(free, page)
+
+    for step in result["steps"]:
+        for name in step.get("preempted", ()):
+            release(name)
+            waiting.appendleft(name)
+        for name in step["admitted"]:
+            if name not in by_id:
+                raise ValueError(f"step {step['tick']}: {name!r} is none of the requests; {_MISMATCH}")
+            waiting.remove(name)
+            pages[name] = []
+            hold(name, by_id[name]["prompt_tokens"])
+        stalled = tuple(name for name in pages if name not in step["decoded"])
+        for name in step["decoded"]:
+            hold(name, tokens[name] + 1)
+            if name in step["completed"]:
+                release(name)
+        in_use = total_pages - len(free)
+        if in_use != step["pages"]:
+            raise ValueError(
+                f"step {step['tick']}: {in_use} pages are in use, the result says {step['pages']}; {_MISMATCH}"
+            )
+        queue = tuple(name for name in waiting if by_id[name]["arrival"] <= step["tick"])
+        owners, fill = [None] * total_pages, [0] * total_pages
+        for name, owned in pages.items():
+            for index, page in enumerate(owned):
+                owners[page] = name
+                fill[page] = min(page_size, tokens[name] - index * page_size)
+        words = _in_words(step, stalled, queue, in_use, total_pages)
+        frames.append(
+            Frame(
+                step["tick"],
+                page_size,
+                tuple(owners),
+                tuple(fill),
+                tuple(step["decoded"]),
+                stalled,
+                queue,
+                colors,
+                words,
+            )
+        )
+    return frames
+
+
+_MISMATCH = "are these the requests and the pool that the result was computed from?"
+
+
+def _in_words(step, stalled, queue, in_use, total):
+    events = [
+        _clause(step.get("preempted", ()), "is preempted", "are preempted"),
+        _clause(step["admitted"], "is admitted", "are admitted"),
+        _clause(step["decoded"], "decodes", "decode"),
+        _clause(step["completed"], "completes and frees its pages", "complete and free their pages"),
+        _clause(stalled, "stalls for want of a page", "stall for want of a page"),
+        _clause(queue, "waits in the queue", "wait in the queue"),
+    ]
+    happened = "; ".join(event for event in events if event) or "nothing happens"
+    return f"Step {step['tick']}: {happened}. {in_use} of {total} pages are in use."
+
+
+def _clause(names, one, several):
+    if not names:
+        return ""
+    shown = ", ".join(str(name) for name in names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return f"{shown} {one if len(names) == 1 else several}"
+
+
+def draw_frame(frame):
+    """Draw the pool as a grid of pages, with the active requests and the queue beside it.
+
+    Parameters
+    ----------
+    frame : Frame
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    total = len(frame.owners)
+    columns = min(total, 8 if total <= 64 else 16 if total <= 256 else 32)
+    rows = -(-total // columns)
+    cell, left, top = 4.5 / columns, 0.2, 0.45  # inches
+    cell_height = min(cell, 0.6, 4.5 / rows)
+    height = max(top + rows * cell_height + 0.2, 2.4)
+    figure, axes = style.new_figure(height=height)
+    axes.set_position((0, 0, 1, 1))
+    axes.axis("off")
+    axes.set(xlim=(0, style.WIDTH), ylim=(height, 0))
+
+    used = [[] for _ in style.TINTS]
+    wasted, free = [], []
+    for page, (owner, tokens) in enumerate(zip(frame.owners, frame.tokens, strict=True)):
+        x, y = left + page % columns * cell, top + page // columns * cell_height
+        width = (cell - 0.04) * tokens / frame.page_size
+        if owner is None:
+            free.append(Rectangle((x, y), cell - 0.04, cell_height - 0.04))
+            continue
+        used[frame.colors[owner]].append(Rectangle((x, y), width, cell_height - 0.04))
+        if tokens < frame.page_size:
+            wasted.append(Rectangle((x + width, y), cell - 0.04 - width, cell_height - 0.04))
+        first = page == 0 or frame.owners[page - 1] != owner
+        if total <= 32 or (first and total <= 256):
+            axes.text(x + cell / 2 - 0.02, y + cell_height / 2, str(owner)[:6], ha="center", va="center", fontsize=9)
+    for index, patches in enumerate(used):
+        look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index]}
+        axes.add_collection(PatchCollection(patches, **look), autolim=False)
+    axes.add_collection(PatchCollection(free, facecolor="white", edgecolor=style.PALE), autolim=False)
+    axes.add_collection(
+        PatchCollection(wasted, facecolor="white", edgecolor=style.GREY, hatch="/////", linewidth=0.6), autolim=False
+    )
+    in_use = sum(owner is not None for owner in frame.owners)
+    axes.text(left, 0.28, f"Step {frame.tick}: {in_use} of {total} pages of {frame.page_size} tokens", weight="bold")
+    axes.text(4.95, 0.28, _beside(frame), va="top", linespacing=1.5, fontsize=9.5)
+    axes.text(4.95, height - 0.15, "hatched: reserved, but empty", color=style.GREY, fontsize=8.5, va="bottom")
+    return style.finish(figure, frame.words)
+
+
+def _beside(frame):
+    def listed(names):
+        shown = [str(name) for name in names[:8]] + (["..."] if len(names) > 8 else [])
+        return ", ".join(shown) or "none"
+
+    return f"decoded: {listed(frame.decoded)}\nstalled: {listed(frame.stalled)}\nqueue: {listed(frame.queue)}"
