@@ -4,9 +4,9 @@ A `Workload` is four arrays. It comes from a textbook arrival process (`poisson`
 statistics of a real trace (`profile`), or from a trace file (`read_trace`). All times are in seconds.
 """
 
-from .arrivals import burst, gamma, poisson, profile
-from .core import Workload, index_of_dispersion
-from .traces import TraceError, read_trace, write_trace
+from serving_lib.workload.arrivals import burst, gamma, poisson, profile
+from serving_lib.workload.core import Workload, index_of_dispersion
+from serving_lib.workload.traces import TraceError, read_trace, write_trace
 
 __all__ = [
     "TraceError",

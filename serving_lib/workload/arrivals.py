@@ -6,8 +6,8 @@ from importlib.resources import files
 
 import numpy as np
 
-from ..units import NONNEGATIVE, Domain, check_count, check_number
-from .core import Workload, generator, in_seconds, per_second, row_names
+from serving_lib.units import NONNEGATIVE, Domain, check_count, check_number
+from serving_lib.workload.core import Workload, generator, in_seconds, per_second, row_names
 
 
 def poisson(rate, requests, seed, *, prompt_tokens=512, new_tokens=128):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pint
 
-from ..units import POSITIVE, RATE, TIME, check_count, check_quantity
+from serving_lib.units import POSITIVE, RATE, TIME, check_count, check_quantity
 
 MAX_TOKENS = 10**9
 """No context is this long, and a sum over any trace stays far inside 64 bits."""

@@ -14,7 +14,7 @@ from itertools import chain
 from os import replace
 from pathlib import Path
 
-from .core import MAX_TOKENS, Workload, row_names
+from serving_lib.workload.core import MAX_TOKENS, Workload, row_names
 
 
 class TraceError(ValueError):
