@@ -17,6 +17,7 @@ from pathlib import Path
 
 import ipywidgets
 import numpy as np
+from IPython.display import display
 
 from serving_lib.plots import style
 from serving_lib.plots.page_table import draw_frame, replay
@@ -37,7 +38,8 @@ class Panel(ipywidgets.VBox):
     text : str
         What the column says, in words.
     picture : ipywidgets.Image, optional
-        The picture that the column shows.
+        The picture that the column shows. Then `text` describes it: it stands below the column, as an output of its
+        own, since a page that shows the picture in place of the widgets would not show text beside it.
     """
 
     def __init__(self, children, text, picture=None):
@@ -45,13 +47,24 @@ class Panel(ipywidgets.VBox):
         self.add_class("serving-panel")
         self.text = text
         self.picture = picture
+        self.sentence = _sentence(text) if picture is not None else None
+
+    def describe(self, text):
+        """Replace the sentence below the picture."""
+        self.text = text
+        self.sentence.value = _paragraph_html(text)
 
     def _repr_mimebundle_(self, **kwargs):
         bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/plain"] = self.text
-        if self.picture is not None:
-            bundle["image/png"] = base64.b64encode(self.picture.value).decode("ascii")
-        return bundle
+        if self.picture is None:
+            return bundle | {"text/plain": self.text}
+        picture = base64.b64encode(self.picture.value).decode("ascii")
+        return bundle | {"text/plain": "[picture, described by the next sentence]", "image/png": picture}
+
+    def _ipython_display_(self):
+        display(self._repr_mimebundle_(), raw=True)
+        if self.sentence is not None:
+            display(self.sentence._repr_mimebundle_() | {"text/plain": self.text}, raw=True)
 
 
 # --- explore ---------------------------------------------------------------------------------------------------------
@@ -138,13 +151,12 @@ class Explorer(Panel):
         }
         figure = plot(**self._arguments())
         super().__init__([], _sentence_of(figure), picture=_picture(figure))
-        self.sentence = _live_text(self.text)
         self.error = ipywidgets.HTML()
         reset = ipywidgets.Button(description="Reset", tooltip="Put every control back to its start", icon="undo")
         reset.on_click(self._reset)
         bar = ipywidgets.Box([control.widget for control in self.controls.values()] + [reset])
         bar.layout = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
-        self.children = [bar, self.picture, self.sentence, self.error]
+        self.children = [bar, self.error, self.picture]
         self._resetting = False
         for name, control in self.controls.items():
             control.widget.observe(lambda _change, name=name: self._redraw(name), names="value")
@@ -159,11 +171,11 @@ class Explorer(Panel):
         try:
             figure = self.plot(**self._arguments())
             self.picture.value = style.to_png(figure)
-            self.text = _sentence_of(figure)
+            self.describe(_sentence_of(figure))
         except Exception as error:  # whatever it is, the reader sees it; a comm handler would hide it in a log
             self._complain(moved, error)
             return
-        self.sentence.value, self.error.value = _live_html(self.text), ""
+        self.error.value = ""
 
     def _complain(self, moved, error):
         named = [name for name in self.controls if re.search(rf"\b{name}\b", str(error))]
@@ -324,10 +336,10 @@ class Prediction(Panel):
         self.commit = ipywidgets.Button(
             description="Commit", disabled=True, tooltip="Lock your answer and see the computed one"
         )
-        self.reveal = _live_text("")
+        self.reveal = _sentence("")
         self.choice.observe(self._allow_commit, names="index")
         self.commit.on_click(self._reveal)
-        self.children = [_paragraph(question), self.choice, self.commit, self.reveal]
+        self.children = [ipywidgets.HTML(_paragraph_html(question)), self.choice, self.commit, self.reveal]
 
     def _allow_commit(self, change):
         self.commit.disabled = change["new"] is None
@@ -339,7 +351,7 @@ class Prediction(Panel):
             verdict = f"Right: {self._answer}."
         else:
             verdict = f"You said {chosen}; it is {self._answer}."
-        self.reveal.value = _live_html(f"{verdict} {self._because}".strip())
+        self.reveal.value = _paragraph_html(f"{verdict} {self._because}".strip())
 
 
 def _agrees(option, answer):
@@ -398,19 +410,18 @@ class Player(Panel):
         self.frames = frames
         figure = draw_frame(frames[0])
         super().__init__([], figure.alt_text, picture=_picture(figure))
-        self.sentence = _live_text(self.text)
         last = len(frames) - 1
         self.play = ipywidgets.Play(value=0, min=0, max=last, interval=800, tooltip="Play the steps")
         self.step = ipywidgets.IntSlider(0, 0, last, description="Step", tooltip="The step that is shown")
         self.step.layout = ipywidgets.Layout(flex="1 1 330px")
         ipywidgets.jslink((self.play, "value"), (self.step, "value"))
         self.step.observe(self._show, names="value")
-        self.children = [ipywidgets.HBox([self.play, self.step]), self.picture, self.sentence]
+        self.children = [ipywidgets.HBox([self.play, self.step]), self.picture]
 
     def _show(self, change):
         figure = draw_frame(self.frames[change["new"]])
-        self.picture.value, self.text = style.to_png(figure), figure.alt_text
-        self.sentence.value = _live_html(self.text)
+        self.picture.value = style.to_png(figure)
+        self.describe(figure.alt_text)
 
 
 # --- trace chooser ---------------------------------------------------------------------------------------------------
@@ -449,8 +460,8 @@ class TraceChooser(Panel):
         self.upload = ipywidgets.FileUpload(
             accept=".csv,.jsonl,.gz", description="Choose a trace", tooltip=f"A trace file: {limit}"
         )
-        self.upload.layout.width = "auto"
-        self.message = _live_text(f"A trace file: {limit}.")
+        self.upload.layout.width = "max-content"
+        self.message = _sentence(f"A trace file: {limit}.")
         self.upload.observe(self._read, names="value")
         self.children = [self.upload, self.message]
 
@@ -462,10 +473,10 @@ class TraceChooser(Panel):
         self.children = [self.upload, self.message]
         try:
             self.workload = _read_uploaded(file["name"], bytes(file["content"]))
-            self.message.value = _live_html(_summary(file["name"], self.workload))
+            self.message.value = _paragraph_html(_summary(file["name"], self.workload))
             if self.plot is not None:
                 figure = self.plot(self.workload)
-                self.children = [self.upload, self.message, _picture(figure), _live_text(_sentence_of(figure))]
+                self.children = [self.upload, self.message, _picture(figure), _sentence(_sentence_of(figure))]
         except Exception as error:  # the reader sees it; a comm handler would hide it in a log
             kind = "" if isinstance(error, TraceError) else f"{type(error).__name__}: "
             self.message.value = _error_html(f"{kind}{error}")
@@ -525,17 +536,14 @@ def _sentence_of(figure):
     return getattr(figure, "alt_text", "") or "A picture without a description."
 
 
-def _paragraph(text):
-    return ipywidgets.HTML(f"<p>{html.escape(text)}</p>")
-
-
-def _live_text(text):
-    widget = ipywidgets.HTML(_live_html(text))
+def _sentence(text):
+    """Return a text that a screen reader says again when it changes."""
+    widget = ipywidgets.HTML(_paragraph_html(text))
     widget.add_class("serving-sentence")
     return widget
 
 
-def _live_html(text):
+def _paragraph_html(text):
     return f'<p aria-live="polite" style="line-height: 1.4">{html.escape(text)}</p>' if text else ""
 
 

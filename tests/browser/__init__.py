@@ -1,0 +1,1 @@
+"""Browser tests: the notebooks and the widgets in the real JupyterLab."""
