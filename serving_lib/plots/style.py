@@ -337,8 +337,8 @@ def _rounded_array(values):
     neighbors, where the last bit of a library's logarithm decides. A shift by an irrational part of a step avoids that.
     """
     values = np.asarray(np.ma.filled(np.ma.asarray(values, dtype=float), np.nan))
-    finite = np.abs(values[np.isfinite(values)])
-    negligible = ~(np.abs(values) > 1e-9 * finite.max(initial=0.0))
+    largest = np.max(np.abs(values), axis=0, where=np.isfinite(values), initial=0.0)  # of each coordinate
+    negligible = ~(np.abs(values) > 1e-9 * largest)
     exponent = np.floor(np.log10(np.where(negligible | ~np.isfinite(values), 1.0, np.abs(values))))
     step = 10.0 ** (exponent - 4)
     rounded = np.floor(values / step + 0.6180339887) * step
