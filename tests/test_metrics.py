@@ -226,7 +226,7 @@ def test_block_intervals_cover_the_true_percentile_of_a_queue_where_plain_ones_d
     # P(wait > t) = rho exp(-(1 - rho) t / S), with the mean service S = rho here because arrivals come at rate 1.
     rho = 0.7
     true_value = log(rho / 0.1) / ((1 - rho) / rho)
-    assert covered(true_value, blocks=30) >= 51
+    assert covered(true_value, blocks=30) >= 48
     assert covered(true_value, blocks=8000) <= 36
 
 
