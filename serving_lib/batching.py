@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import pint
 
 from serving_lib.units import (
+    BYTES,
+    BYTES_PER_SECOND,
     NONNEGATIVE,
     POSITIVE,
     RATE,
@@ -14,8 +17,10 @@ from serving_lib.units import (
     check_count,
     check_number,
     check_quantity,
+    in_registry_of,
     magnitude_in_unit_of,
     plain,
+    registry_of,
     time_unit_of,
 )
 
@@ -224,3 +229,236 @@ def _in_one_unit(lengths):
     if bare is not None:
         raise TypeError(f"lengths must all carry a unit, or none of them; got {bare!r} among quantities")
     return [magnitude_in_unit_of(length, lengths[0]) for length in lengths]
+
+
+def calc_roofline_step_time(
+    batch_size, weight_bytes, kv_bytes_per_request, flops_per_request, bandwidth, peak_flops_per_second
+):
+    """Calculate the least time that one decoding step of a batch can take.
+
+    Parameters
+    ----------
+    batch_size : int or float or ndarray
+        Nonnegative number B of requests.
+    weight_bytes : Quantity
+        Nonnegative size of the weights, read once per step.
+    kv_bytes_per_request : Quantity
+        Nonnegative size of one request's KV cache, read once per step.
+    flops_per_request : float or ndarray
+        Nonnegative floating-point operations of one token outside attention: about twice the number of parameters.
+    bandwidth : Quantity
+        Positive memory bandwidth.
+    peak_flops_per_second : Quantity
+        Positive peak rate of floating-point operations.
+
+    Returns
+    -------
+    Quantity
+        Time of a step, in seconds.
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its domain.
+    pint.DimensionalityError
+        If a size is not in bytes, the bandwidth not in bytes per time, or the peak not a rate.
+    TypeError
+        If a size, the bandwidth or the peak carries no unit, or an argument is not a number.
+
+    Notes
+    -----
+    max(weights / bandwidth, B flops / peak) + B kv / bandwidth. The matrix products wait for weights or for arithmetic,
+    whichever takes longer; attention reads its KV cache at an intensity of about one operation per byte whatever the
+    batch, so it always waits for memory. That gives two knees: where arithmetic overtakes the weights (reading
+    ``peak / bandwidth`` operations per byte), and where KV bytes overtake weight bytes. Below the first, the step is
+    affine: ``fixed_time = weights / bandwidth`` and ``per_request_time = kv / bandwidth``. It excludes prefill,
+    communication, kernel launch, and everything that keeps hardware below its peak.
+
+    References
+    ----------
+    Austin et al. (2025), How to Scale Your Model, part 7. https://jax-ml.github.io/scaling-book/inference/
+
+    Examples
+    --------
+    >>> from serving_lib import ureg
+    >>> hardware = {"bandwidth": 8 * 0.82 * ureg.TB / ureg.s, "peak_flops_per_second": 8 * 197e12 * ureg.flop / ureg.s}
+    >>> calc_roofline_step_time(64, 26 * ureg.GB, 6.7 * ureg.GB, 26e9, **hardware).to("ms").round(2)
+    <Quantity(69.33, 'millisecond')>
+    """
+    size = check_number("batch_size", batch_size, NONNEGATIVE)
+    flops = check_number("flops_per_request", flops_per_request, NONNEGATIVE)
+    per_second = check_quantity("bandwidth", bandwidth, BYTES_PER_SECOND, POSITIVE).m_as("byte/second")
+    peak = check_quantity("peak_flops_per_second", peak_flops_per_second, RATE, POSITIVE).m_as("1/second")
+    weights = check_quantity("weight_bytes", weight_bytes, BYTES, NONNEGATIVE).m_as("byte") / per_second
+    kv = check_quantity("kv_bytes_per_request", kv_bytes_per_request, BYTES, NONNEGATIVE).m_as("byte") / per_second
+    time = np.maximum(weights, size * flops / peak) + size * kv
+    return registry_of(weight_bytes).Quantity(plain(time), "second")
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The long run of a birth-death chain, seen by its requests.
+
+    Parameters
+    ----------
+    probabilities : ndarray, shape (capacity + 1,)
+        Share of the time with n requests in the system.
+    blocking : float
+        Share of the arrivals that find the system full, and are lost.
+    throughput : float or Quantity
+        Requests served per time.
+    in_system, in_service : float
+        Mean number of requests in the system, and of those in service.
+    time_in_system, wait : float or Quantity
+        Mean time in the system of a request that is let in, and its part before service.
+    """
+
+    probabilities: np.ndarray
+    blocking: float
+    throughput: float
+    in_system: float
+    in_service: float
+    time_in_system: float
+    wait: float
+
+
+def birth_death_chain(arrival_rate, service_rates, slots):
+    """Solve a queue whose completion rate depends on the number of requests in it.
+
+    Parameters
+    ----------
+    arrival_rate : Quantity or float
+        Positive Poisson arrival rate lambda.
+    service_rates : ndarray or Quantity, shape (capacity,)
+        Positive completion rates mu(1), mu(2), ... of the whole system with 1, 2, ... requests in it. Arrivals that
+        find `capacity` requests are lost. Both rates carry units, or neither does.
+    slots : int
+        Positive number of requests in service at once; the rest wait.
+
+    Returns
+    -------
+    Chain
+        Probabilities and means, in the arrival rate's unit of time.
+
+    Raises
+    ------
+    ValueError
+        If an argument is outside its domain, or there is no service rate.
+    pint.DimensionalityError
+        If a rate is not a rate, or `slots` carries a dimension.
+    TypeError
+        If only one of the rates carries a unit, or an argument is not a number.
+
+    Notes
+    -----
+    p(n) is proportional to the product of lambda / mu(k) for k = 1..n. The products carry their power of two apart, so
+    that no capacity and no overload makes them overflow, and every mean is a sum of positive terms: small
+    probabilities and waits are as accurate as large ones. Memoryless arrivals and services are assumed.
+
+    References
+    ----------
+    Kleinrock (1975), Queueing Systems, volume 1, chapter 3.
+
+    Examples
+    --------
+    M/M/2/5: two servers, each completing 2 per second.
+
+    >>> chain = birth_death_chain(3.0, np.minimum(np.arange(1, 6), 2) * 2.0, slots=2)
+    >>> round(chain.blocking, 4), round(chain.in_system, 4), round(chain.wait, 4)
+    (0.0851, 2.006, 0.2309)
+    """
+    bare = not any(isinstance(rate, pint.Quantity) for rate in (arrival_rate, service_rates))
+    arrival = check_quantity("arrival_rate", arrival_rate, RATE, POSITIVE, bare=bare)
+    service = check_quantity("service_rates", service_rates, RATE, POSITIVE, bare=bare)
+    slots = check_count("slots", slots, minimum=1)
+    per_time = None if bare else time_unit_of(arrival) ** -1
+    if not bare:
+        service = in_registry_of(service, arrival).m_as(per_time)
+        arrival = arrival.m_as(per_time)
+    if np.ndim(arrival) != 0 or np.ndim(service) != 1 or len(service) == 0:
+        raise ValueError(
+            "arrival_rate must be one rate and service_rates a one-dimensional array of at least one, "
+            f"got shapes {np.shape(arrival)} and {np.shape(service)}"
+        )
+
+    mantissa, exponent, products = 1.0, 0, [(1.0, 0)]
+    for ratio in (arrival / service).tolist():
+        mantissa, shift = math.frexp(mantissa * ratio)
+        exponent += shift
+        products.append((mantissa, exponent))
+    mantissas, exponents = np.array(products).T
+    weights = np.ldexp(mantissas, (exponents - exponents.max()).astype(int))
+    probabilities = weights / weights.sum()
+
+    number = np.arange(len(probabilities))
+    admitted = float(arrival * probabilities[:-1].sum())
+    in_system = float(number @ probabilities)
+    waiting = float(np.maximum(number - slots, 0) @ probabilities)
+    times = in_system / admitted, waiting / admitted
+    if not bare:
+        quantity = arrival_rate._REGISTRY.Quantity
+        admitted, times = quantity(admitted, per_time), [quantity(time, per_time**-1) for time in times]
+    return Chain(
+        probabilities=probabilities,
+        blocking=float(probabilities[-1]),
+        throughput=admitted,
+        in_system=in_system,
+        in_service=float(np.minimum(number, slots) @ probabilities),
+        time_in_system=times[0],
+        wait=times[1],
+    )
+
+
+def affine_batch_chain(arrival_rate, fixed_time, per_request_time, max_batch, capacity):
+    """Solve a server that works on up to `max_batch` requests at once, in a time affine in their number.
+
+    Parameters
+    ----------
+    arrival_rate : Quantity or float
+        Positive Poisson arrival rate lambda.
+    fixed_time : Quantity or float
+        Nonnegative time t0 that serving a batch takes whatever its size.
+    per_request_time : Quantity or float
+        Positive time treq that each request of the batch adds. The three carry units, or none does.
+    max_batch : int
+        Positive largest batch.
+    capacity : int
+        Positive most requests in the system, in service and waiting; arrivals beyond it are lost.
+
+    Returns
+    -------
+    Chain
+        Probabilities and means, in the arrival rate's unit of time.
+
+    Raises
+    ------
+    ValueError, pint.DimensionalityError, TypeError
+        As for `birth_death_chain`.
+
+    Notes
+    -----
+    mu(n) = b / (t0 + b treq) with b = min(n, max_batch): the throughput of `calc_batch_throughput_share`, at the batch
+    that n requests form. It joins the knee of the batch to the queue in front of it. Continuous batching with
+    memoryless work is assumed; batches that wait to fill, and memory limits, are excluded.
+
+    References
+    ----------
+    `birth_death_chain`; the same model stands behind the autoscaler of llm-d (llm-inferno/queue-analysis).
+
+    Examples
+    --------
+    >>> from serving_lib import ureg
+    >>> chain = affine_batch_chain(40 / ureg.s, 50 * ureg.ms, 20 * ureg.ms, max_batch=32, capacity=256)
+    >>> round(chain.in_service, 2), chain.time_in_system.to("ms").round(1)
+    (13.84, <Quantity(352.3, 'millisecond')>)
+    """
+    bare = not any(isinstance(value, pint.Quantity) for value in (arrival_rate, fixed_time, per_request_time))
+    fixed = check_quantity("fixed_time", fixed_time, TIME, NONNEGATIVE, bare=bare)
+    per_request = check_quantity("per_request_time", per_request_time, TIME, POSITIVE, bare=bare)
+    max_batch = check_count("max_batch", max_batch, minimum=1)
+    batch = np.minimum(np.arange(1, check_count("capacity", capacity, minimum=1) + 1), max_batch)
+    if bare:
+        return birth_death_chain(arrival_rate, batch / (fixed + batch * per_request), max_batch)
+    batch_time = fixed.magnitude + batch * magnitude_in_unit_of(per_request, fixed)
+    service_rates = fixed._REGISTRY.Quantity(batch / batch_time, fixed.units**-1)
+    return birth_death_chain(arrival_rate, service_rates, max_batch)

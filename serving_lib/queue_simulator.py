@@ -13,6 +13,7 @@ from heapq import heapreplace
 import numpy as np
 import pint
 
+from serving_lib.queueing import first_float
 from serving_lib.units import (
     FINITE,
     FRACTION,
@@ -160,7 +161,8 @@ def mean_interval(values, confidence=0.99, batches=20, warmup=0.1):
     Parameters
     ----------
     values : array_like or array Quantity, shape (n,)
-        Successive values of one run, such as ``run.wait``; finite.
+        Successive values of one run, such as ``run.wait``; finite. Of a condition, such as ``run.wait > 2``, it
+        estimates the share that meets it.
     confidence : float
         Share of such intervals that cover the true mean, in (0, 1).
     batches : int
@@ -256,13 +258,8 @@ def student_t_factor(confidence, degrees):
     """
     confidence = check_number("confidence", confidence, CONFIDENCE)
     degrees = check_count("degrees", degrees, minimum=1)
-    low, high = 0.0, math.pi / 2
-    while low < (middle := (low + high) / 2) < high:
-        if _student_t_probability(middle, degrees) < confidence:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(degrees) * math.tan(middle)
+    theta = first_float(lambda theta: _student_t_probability(theta, degrees) >= confidence, 0.0, math.pi / 2)
+    return math.sqrt(degrees) * math.tan(theta)
 
 
 def _start_times(arrivals, services, servers):
@@ -291,8 +288,10 @@ def _service_times(service, arrivals, rng):
 
 
 def _as_array(values):
-    """Return a list as an array; leave a Quantity or a number as it is."""
-    return np.array(values, dtype=float) if isinstance(values, list | tuple) else values
+    """Return a list, and an array of conditions, as an array of floats; leave a Quantity or a number as it is."""
+    if isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.dtype.kind == "b"):
+        return np.array(values, dtype=float)
+    return values
 
 
 def _student_t_probability(theta, degrees):

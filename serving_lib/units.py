@@ -14,9 +14,9 @@ import pint
 ureg = pint.get_application_registry()
 """The one registry of the workbook (pint's application registry, so any ``pint.Quantity`` works)."""
 
-for _label in ("request", "token", "page"):
-    if _label not in ureg:
-        ureg.define(f"{_label} = []")
+for _unit, _dimension in {"request": "[]", "token": "[]", "page": "[]", "flop": "[]", "USD": "[currency]"}.items():
+    if _unit not in ureg:
+        ureg.define(f"{_unit} = {_dimension}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Dimension:
 
 TIME = Dimension("a time", "second", "4 * ureg.ms")
 RATE = Dimension("a rate", "1/second", "2 / ureg.s")
+BYTES = Dimension("a size in bytes", "byte", "26 * ureg.GB")
+BYTES_PER_SECOND = Dimension("a bandwidth in bytes", "byte/second", "3.35 * ureg.TB / ureg.s")
 
 
 def check_number(name, value, domain):
@@ -180,7 +182,9 @@ def check_quantity(name, value, dimension, domain, bare=False):
             raise TypeError(f"{name} needs a {kind} unit, such as {dimension.example}; got the plain number {value}")
         _check_domain(name, number, domain)
         return number
-    if not value.is_compatible_with(dimension.unit):
+    # To pint a byte is just the number 8: a size must name its unit, or 26e9 would be read as bits.
+    names_bytes = any(unit.endswith(("byte", "bit")) for unit, _ in value.unit_items())
+    if not value.is_compatible_with(dimension.unit) or (dimension.unit.startswith("byte") and not names_bytes):
         raise _dimensionality_error(name, value, dimension.unit, f"{dimension.text}, such as {dimension.example}")
     magnitude = _as_real(name, value.magnitude)
     _check_domain(name, magnitude, domain, unit=f" {value.units:~}")

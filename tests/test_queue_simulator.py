@@ -55,7 +55,7 @@ def simpy_start_times(arrivals, services, servers):
     return starts
 
 
-# --- theory --------------------------------------------------------------------------------------------------------
+# --- theory ----------------------------------------------------------------------------------------------------------
 
 MMC_GRID = [(servers, load) for servers in (1, 2, 4, 16) for load in (0.3, 0.5, 0.7, 0.8, 0.9)]
 
@@ -108,7 +108,7 @@ def test_littles_law_holds_on_the_run_that_starts_and_ends_empty():
     assert customer_seconds == pytest.approx(run.time_in_system.sum(), rel=1e-9)
 
 
-# --- hand-worked cases ---------------------------------------------------------------------------------------------
+# --- hand-worked cases -----------------------------------------------------------------------------------------------
 
 
 def test_regular_arrivals_slower_than_service_never_wait():
@@ -175,7 +175,7 @@ def test_another_server_never_delays_anyone(customers, servers):
     )
 
 
-# --- seeds, units, refusals ----------------------------------------------------------------------------------------
+# --- seeds, units, refusals ------------------------------------------------------------------------------------------
 
 
 def test_the_seed_alone_decides_the_drawn_service_times():
@@ -244,13 +244,17 @@ def test_an_interval_that_cannot_be_estimated_is_refused(arguments, message):
         mean_interval(**arguments)
 
 
-# --- the interval's own arithmetic ---------------------------------------------------------------------------------
+# --- the interval's own arithmetic -----------------------------------------------------------------------------------
 
 
 def test_the_warm_up_leaves_out_the_first_values_and_batches_are_of_equal_length():
     values = np.concatenate([np.full(10, 1e6), np.tile([0.0, 2.0], 50)])
     interval = mean_interval(values, batches=10, warmup=0.05)  # 104 values stay, the last 100 fill ten batches
     assert interval == Interval(mean=1.0, half_width=0.0, confidence=0.99, batches=10)
+
+
+def test_the_mean_of_a_condition_is_the_share_that_meets_it():
+    assert mean_interval(np.array([True, False] * 50), batches=10).mean == 0.5
 
 
 def test_the_half_width_is_the_student_t_factor_times_the_standard_error_of_the_batch_means():
