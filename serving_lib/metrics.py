@@ -438,6 +438,34 @@ def rosetta(result, max_ttft=None, max_tpot=None, max_e2e=None):
     return table
 
 
+def table(rows):
+    """Return figures as text, one line for each row, to print.
+
+    Parameters
+    ----------
+    rows : dict of dict of float
+        As from `rosetta`; every row has the same columns.
+
+    Returns
+    -------
+    str
+        Four digits of each figure, "-" for NaN.
+
+    Examples
+    --------
+    >>> print(table({"ttft p99": {"vllm": 0.81234, "vidur": 0.81234}, "icl p99": {"vllm": math.nan, "vidur": 12.0}}))
+                   vllm      vidur
+    ttft p99     0.8123     0.8123
+    icl p99           -         12
+    """
+    width = max(map(len, rows), default=0)
+    lines = [" " * width + "".join(f"{column:>11}" for column in next(iter(rows.values()), {}))]
+    for name, cells in rows.items():
+        figures = ("-" if math.isnan(figure) else f"{figure:.4g}" for figure in cells.values())
+        lines.append(f"{name:<{width}}" + "".join(f"{figure:>11}" for figure in figures))
+    return "\n".join(lines)
+
+
 def _within(result, gap, max_ttft, max_tpot, max_e2e):
     good = np.ones(len(result.workload), dtype=bool)
     limits = {"max_ttft": (ttft(result), max_ttft), "max_tpot": (gap, max_tpot), "max_e2e": (e2e(result), max_e2e)}

@@ -83,6 +83,17 @@ def test_requests_that_arrive_together_keep_their_order():
     assert Workload.from_requests(requests).id.tolist() == list("zaym")
 
 
+def test_a_request_without_a_field_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"request \{'id': 'a', 'arrival': 1\} has no 'prompt_tokens'"):
+        Workload.from_requests([{"id": "a", "arrival": 1}])
+
+
+def test_arrival_times_may_carry_a_unit():
+    assert workload_of(arrival=np.array([250, 500]) * ureg.ms).arrival.tolist() == [0.25, 0.5]
+    with pytest.raises(pint.DimensionalityError):
+        workload_of(arrival=np.array([250, 500]) * ureg.m)
+
+
 def test_an_empty_workload_is_one():
     empty = Workload([], [], [], [])
     assert (len(empty), empty.requests()) == (0, [])

@@ -20,7 +20,7 @@ class Workload:
     ----------
     id : array_like of str, shape (n,)
         Unique names.
-    arrival : array_like of float, shape (n,)
+    arrival : array_like of float, or Quantity, shape (n,)
         Arrival times in seconds (or in ticks, when the server's clock is ticks): finite, nonnegative, ascending.
     prompt_tokens, new_tokens : array_like of int, shape (n,)
         Positive token counts: what the prompt holds, and what the model generates.
@@ -51,7 +51,8 @@ class Workload:
 
     def __post_init__(self):
         ids = np.array(self.id, dtype=object)
-        arrival = np.array(self.arrival, dtype=np.float64)
+        arrival = self.arrival.m_as("second") if isinstance(self.arrival, pint.Quantity) else self.arrival
+        arrival = np.array(arrival, dtype=np.float64)
         columns = {"id": ids, "arrival": arrival}
         for name in ("prompt_tokens", "new_tokens"):
             columns[name] = _as_token_counts(name, getattr(self, name))
@@ -157,6 +158,11 @@ class Workload:
         Workload
             Sorted by arrival; requests that arrive together keep their order.
 
+        Raises
+        ------
+        ValueError
+            If a request lacks a key; and as for `Workload`.
+
         Examples
         --------
         >>> late = {"id": "late", "arrival": 3, "prompt_tokens": 4, "new_tokens": 2}
@@ -164,8 +170,12 @@ class Workload:
         >>> Workload.from_requests([late, early]).id.tolist()
         ['early', 'late']
         """
+        requests = list(requests)
+        names = tuple(cls.__dataclass_fields__)
+        for missing in ((request, name) for request in requests for name in names if name not in request):
+            raise ValueError("request {!r} has no {!r}".format(*missing))
         ordered = sorted(requests, key=lambda request: request["arrival"])
-        return cls(*([request[name] for request in ordered] for name in cls.__dataclass_fields__))
+        return cls(*([request[name] for request in ordered] for name in names))
 
     def requests(self):
         """Return the dicts that `paged_continuous_batching` takes, in order of arrival.
