@@ -181,7 +181,9 @@ class Explorer(Panel):
         named = [name for name in self.controls if re.search(rf"\b{name}\b", str(error))]
         blamed = self.controls.get(named[0] if named else moved)
         at = f" at {blamed.label} = {style.say(blamed.argument)}" if blamed else ""
-        self.error.value = _error_html(f"Not drawn{at}: {type(error).__name__}: {error}")
+        self.error.value = _error_html(
+            f"Not drawn{at}: {type(error).__name__}: {error}. The picture shows the last values that worked."
+        )
 
     def _reset(self, _button):
         self._resetting = True

@@ -137,7 +137,6 @@ def new_figure(rows=1, columns=1, *, height=HEIGHT, right_margin=0.25, **subplot
     axes_height = (height - bottom - top - between * (rows - 1)) / rows
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(WIDTH, height), dpi=CSS_DPI)
-        FigureCanvasAgg(figure)
         axes = figure.subplots(rows, columns, **subplots)
         for one in figure.axes:
             one.set_title("", **TITLE)
@@ -241,10 +240,11 @@ def to_png(figure, *, small=False):
         False is for a picture that the next key press replaces: three times faster. True is for a picture that is
         stored: 256 colors, which is all that these drawings have, and a third of the bytes.
     """
+    canvas = FigureCanvasAgg(figure)
     figure.set_dpi(CSS_DPI * PIXEL_RATIO)
-    figure.canvas.draw()
+    canvas.draw()
     # The page is opaque, so that the alpha channel says nothing.
-    pixels = np.asarray(figure.canvas.buffer_rgba())[:, :, :3]
+    pixels = np.asarray(canvas.buffer_rgba())[:, :, :3]
     figure.set_dpi(CSS_DPI)
     if not small:
         return _encode_png(pixels)
