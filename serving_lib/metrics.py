@@ -339,7 +339,8 @@ def summary(result):
     -------
     dict
         Counts (requests, completed, preemptions), duration, request and output-token throughput; and for each of ttft,
-        tpot, itl and e2e a dict of mean, p50, p90 and p99. NaN where there is nothing to average.
+        tpot, itl and e2e a dict of mean, p50, p90 and p99. NaN where there is nothing to average. Only itl also pools
+        the tokens of requests that were cut off at the end of the run.
     """
     finished = _finished(result)
     return {
@@ -472,7 +473,9 @@ def _within(result, gap, max_ttft, max_tpot, max_e2e):
     for name, (values, limit) in limits.items():
         if limit is not None:
             limit = check_quantity(name, limit, TIME, POSITIVE, bare=True)
-            good &= values <= (limit.m_as("second") if isinstance(limit, pint.Quantity) else limit)
+            limit = limit.m_as("second") if isinstance(limit, pint.Quantity) else limit
+            # Times are sums of many steps: a gap of 25 ms comes out as 25.000000000001 and still meets 25 ms.
+            good &= values <= limit * (1 + 1e-9)
     return good
 
 

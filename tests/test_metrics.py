@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving_lib import metrics, ureg
+from serving_lib import metrics, paged_continuous_batching, ureg
+from serving_lib.engine import Server, simulate
 from serving_lib.workload import Workload
 
 
@@ -80,6 +81,13 @@ def test_itl_pools_the_gaps_so_the_stall_shows(percent, expected):
 def test_goodput_counts_requests_within_every_limit_per_second_of_the_run(limits, good):
     assert metrics.meets_slo(STALLED, **limits).tolist() == good
     assert metrics.goodput(STALLED, **limits) == sum(good) / 11
+
+
+def test_a_limit_is_met_by_times_that_differ_from_it_by_rounding_alone():
+    times = [0.1 + 0.2 * k for k in range(4)]
+    run = TokenRun.of((0.0, 4, times), (0.0, 4, [0.1, 0.3, 0.5, 0.7001]))
+    assert metrics.tpot(run)[0] > 0.2
+    assert metrics.meets_slo(run, max_tpot=0.2).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +188,32 @@ def test_every_figure_equals_that_of_a_literal_list_of_tokens(drawn, max_ttft, m
     duration = max((t[-1] for _, n, t in rows if len(t) == n), default=nan) - rows[0][0]
     assert summary["output_throughput"] == pytest.approx(out / duration, nan_ok=True)
     assert metrics.goodput(run, max_ttft, max_tpot) == pytest.approx(good / duration, nan_ok=True)
+
+
+def flat(figures):
+    """A dict of numbers and of dicts of numbers, without the inner dicts."""
+    inner = {(name, key): value for name, row in figures.items() if isinstance(row, dict) for key, value in row.items()}
+    return inner | {name: value for name, value in figures.items() if not isinstance(value, dict)}
+
+
+small = st.integers(1, 12)
+contract_requests = st.lists(st.tuples(st.integers(0, 10), small, small), min_size=1, max_size=8)
+
+
+@given(contract_requests, st.integers(1, 5), st.integers(1, 12), st.integers(1, 5), st.integers(1, 60))
+@settings(max_examples=300, deadline=None)
+def test_a_simulated_run_has_the_figures_of_the_tokens_that_the_contract_simulator_lists(
+    drawn, page_size, total_pages, slots, ticks
+):
+    workload = Workload([f"r{k}" for k in range(len(drawn))], *zip(*sorted(drawn), strict=True))
+    result = simulate(workload, Server(page_size, total_pages, slots), max_steps=ticks)
+    steps = paged_continuous_batching(workload.requests(), page_size, total_pages, slots, ticks)["steps"]
+    tokens = [[step["tick"] + 1.0 for step in steps if name in step["decoded"]] for name in workload.id]
+    literal = TokenRun(workload, tokens, np.zeros(len(workload)))
+    assert flat(metrics.summary(result)) == pytest.approx(flat(metrics.summary(literal)), nan_ok=True)
+    assert flat(metrics.rosetta(result, 9, 2, 20)) == pytest.approx(
+        flat(metrics.rosetta(literal, 9, 2, 20)), nan_ok=True
+    )
 
 
 @given(
