@@ -6,8 +6,9 @@ from serving_lib.batching import (
     calc_batch_throughput_share,
     calc_padding_waste_fraction,
 )
-from serving_lib.queue_simulator import simulate_queue
+from serving_lib.queue_simulator import mean_interval, simulate_queue
 from serving_lib.queueing import (
+    calc_allen_cunneen_wait,
     calc_erlang_c,
     calc_exponential_quantile_factor,
     calc_kingman_wait_ratio,
@@ -16,6 +17,9 @@ from serving_lib.queueing import (
     calc_mg1_wait_ratio,
     calc_mm1_max_utilization,
     calc_mm1_time_in_system,
+    calc_mmc_mean_wait,
+    calc_mmc_min_servers,
+    calc_mmc_response_quantile,
     calc_queue_latency_mmc,
     calc_residency_factor,
 )
@@ -38,6 +42,7 @@ __all__ = [
     "TraceError",
     "Workload",
     "burst",
+    "calc_allen_cunneen_wait",
     "calc_batch_formation_wait",
     "calc_batch_knee",
     "calc_batch_throughput_share",
@@ -49,6 +54,9 @@ __all__ = [
     "calc_mg1_wait_ratio",
     "calc_mm1_max_utilization",
     "calc_mm1_time_in_system",
+    "calc_mmc_mean_wait",
+    "calc_mmc_min_servers",
+    "calc_mmc_response_quantile",
     "calc_padding_waste_fraction",
     "calc_queue_latency_mmc",
     "calc_residency_factor",
@@ -56,6 +64,7 @@ __all__ = [
     "calc_speculative_round_speedup",
     "gamma",
     "index_of_dispersion",
+    "mean_interval",
     "paged_continuous_batching",
     "poisson",
     "profile",
