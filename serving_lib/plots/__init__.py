@@ -19,10 +19,24 @@ from serving_lib.plots.queueing import (
     tail_budget,
     variability,
 )
+from serving_lib.plots.speculative import (
+    acceptance_overlap,
+    leviathan_table_4,
+    lossless_text,
+    speculative_batch,
+    speculative_operations,
+    speculative_rounds,
+    speculative_speedup,
+    speculative_tokens,
+    varying_acceptance,
+)
 
 __all__ = [
+    "acceptance_overlap",
     "dispersion",
+    "leviathan_table_4",
     "littles_law",
+    "lossless_text",
     "many_runs",
     "mm1_knee",
     "open_and_closed",
@@ -35,6 +49,12 @@ __all__ = [
     "run_length",
     "rush_hour",
     "short_and_long",
+    "speculative_batch",
+    "speculative_operations",
+    "speculative_rounds",
+    "speculative_speedup",
+    "speculative_tokens",
     "tail_budget",
     "variability",
+    "varying_acceptance",
 ]
