@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pint
 
-from serving_lib.units import POSITIVE, TIME, Domain, check_count, check_number, check_quantity
+from serving_lib.units import OPEN_FRACTION, POSITIVE, TIME, Domain, check_count, check_number, check_quantity
 
 PERCENT = Domain("in [0, 100]", lambda x: (x >= 0) & (x <= 100))
-CONFIDENCE = Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
 
 
 def ttft(result):
@@ -307,7 +306,7 @@ def percentile_interval(values, percent, *, seed, confidence=0.95, blocks=30, re
     4.71 (95% interval 4.44 to 5.03)
     """
     percent = check_number("percent", percent, PERCENT)
-    confidence = check_number("confidence", confidence, CONFIDENCE)
+    confidence = check_number("confidence", confidence, OPEN_FRACTION)
     blocks = check_count("blocks", blocks, minimum=1)
     resamples = check_count("resamples", resamples, minimum=1)
     rng = np.random.default_rng(check_count("seed", seed, minimum=0))

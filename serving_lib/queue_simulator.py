@@ -18,15 +18,13 @@ from serving_lib.units import (
     FINITE,
     FRACTION,
     NONNEGATIVE,
+    OPEN_FRACTION,
     TIME,
-    Domain,
     check_count,
     check_number,
     check_quantity,
     magnitude_in_unit_of,
 )
-
-CONFIDENCE = Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +196,7 @@ def mean_interval(values, confidence=0.99, batches=20, warmup=0.1):
     >>> interval.mean, interval.half_width, 2.0 in interval
     (2.0, 0.0, True)
     """
-    confidence = check_number("confidence", confidence, CONFIDENCE)
+    confidence = check_number("confidence", confidence, OPEN_FRACTION)
     batches = check_count("batches", batches, minimum=2)
     warmup = check_number("warmup", warmup, FRACTION)
     values = _as_array(values)
@@ -256,7 +254,7 @@ def student_t_factor(confidence, degrees):
     >>> round(student_t_factor(0.99, 19), 6)
     2.860935
     """
-    confidence = check_number("confidence", confidence, CONFIDENCE)
+    confidence = check_number("confidence", confidence, OPEN_FRACTION)
     degrees = check_count("degrees", degrees, minimum=1)
     theta = first_float(lambda theta: _student_t_probability(theta, degrees) >= confidence, 0.0, math.pi / 2)
     return math.sqrt(degrees) * math.tan(theta)

@@ -33,6 +33,7 @@ NONNEGATIVE_OR_INFINITE = Domain("nonnegative", lambda x: x >= 0)
 FINITE = Domain("finite", np.isfinite)
 FRACTION = Domain("in [0, 1)", lambda x: (x >= 0) & (x < 1))
 PROBABILITY = Domain("in [0, 1]", lambda x: (x >= 0) & (x <= 1))
+OPEN_FRACTION = Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
 
 
 @dataclass(frozen=True)

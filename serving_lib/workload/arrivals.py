@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from serving_lib.units import NONNEGATIVE, Domain, check_count, check_number
+from serving_lib.units import NONNEGATIVE, OPEN_FRACTION, Domain, check_count, check_number
 from serving_lib.workload.core import Workload, generator, in_seconds, per_second, row_names
 
 
@@ -125,7 +125,7 @@ def burst(rate, requests, seed, *, ratio=5.0, burst_share=0.2, mean_burst=30.0, 
     rate = per_second(rate)
     requests = check_count("requests", requests, minimum=0)
     ratio = check_number("ratio", ratio, Domain("at least 1 and finite", lambda x: (x >= 1) & (x < np.inf)))
-    burst_share = check_number("burst_share", burst_share, Domain("in (0, 1)", lambda x: (x > 0) & (x < 1)))
+    burst_share = check_number("burst_share", burst_share, OPEN_FRACTION)
     mean_burst = in_seconds("mean_burst", mean_burst)
     arrivals, phases, *token_streams = generator(seed).spawn(4)
 
