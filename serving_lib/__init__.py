@@ -11,7 +11,7 @@ from serving_lib.batching import (
 )
 from serving_lib.engine import Policy, Server, StepTime, simulate
 from serving_lib.kvcache import calc_kv_bytes_per_token, calc_kv_pages, calc_last_page_waste
-from serving_lib.queue_simulator import simulate_queue
+from serving_lib.queue_simulator import mean_interval, simulate_queue
 from serving_lib.queueing import (
     calc_allen_cunneen_wait,
     calc_erlang_c,
@@ -87,6 +87,7 @@ __all__ = [
     "calc_speculative_round_speedup",
     "gamma",
     "index_of_dispersion",
+    "mean_interval",
     "metrics",
     "models",
     "paged_continuous_batching",
