@@ -186,7 +186,7 @@ def mm1_knee(utilization=0.8, service_time=200 * ureg.ms):
     )
 
 
-def tail_budget(tail_budget=2 * ureg.s, service_time=200 * ureg.ms, quantile=0.99):
+def tail_budget(tail_budget=4 * ureg.s, service_time=500 * ureg.ms, quantile=0.99):
     """Draw a quantile of the M/M/1 response time against the load, and the load at which it meets a budget.
 
     Parameters
@@ -204,7 +204,7 @@ def tail_budget(tail_budget=2 * ureg.s, service_time=200 * ureg.ms, quantile=0.9
 
     Examples
     --------
-    >>> "the load may be 53.9 %" in tail_budget().alt_text
+    >>> "the load may be 42.4 %" in tail_budget().alt_text
     True
     """
     factor = calc_exponential_quantile_factor(quantile)
@@ -295,7 +295,7 @@ def variability(utilization=0.7, arrival_cv=1.0, service_cv=1.0):
     )
 
 
-def short_and_long(long_share=0.1, long_time=5 * ureg.s, short_time=200 * ureg.ms, utilization=0.7):
+def short_and_long(long_share=0.1, long_time=2 * ureg.s, short_time=100 * ureg.ms, utilization=0.8):
     """Draw the mean wait behind a mix of short and long jobs, next to what an exponential model of its mean says.
 
     Parameters
@@ -315,7 +315,7 @@ def short_and_long(long_share=0.1, long_time=5 * ureg.s, short_time=200 * ureg.m
 
     Examples
     --------
-    >>> "4.35 s" in short_and_long().alt_text
+    >>> "the mean wait is 2.82 s" in short_and_long().alt_text
     True
     """
     short, long = short_time.m_as("s"), long_time.m_as("s")
@@ -601,7 +601,7 @@ def run_length(utilization=0.8, seed=1):
 # --- state that is held while waiting --------------------------------------------------------------------------------
 
 
-def residency(tool_time=3 * ureg.s, generation_time=1 * ureg.s, slots=64):
+def residency(tool_time=8 * ureg.s, generation_time=2 * ureg.s, slots=100):
     """Draw how many turns a fixed number of slots completes per second when each turn also waits for a tool.
 
     Parameters
@@ -619,7 +619,7 @@ def residency(tool_time=3 * ureg.s, generation_time=1 * ureg.s, slots=64):
 
     Examples
     --------
-    >>> "from 64 to 16 turns per second" in residency().alt_text
+    >>> "from 50 to 10 turns per second" in residency().alt_text
     True
     """
     generation, tool = generation_time.m_as("s"), tool_time.m_as("s")
