@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import pint
 
-# Names that count things. They have no dimension, so 5 token/s answers a question about a rate per second.
-LABELS = frozenset({"request", "token", "page", "count", "radian"})
 LONGEST = 1000  # values in one answer; more is a slip, and reading them would take long
 
 
@@ -112,8 +110,13 @@ def _read_quantity(answer):
         root = answer.to_root_units()
     except TypeError:  # a Decimal magnitude in a registry of floats
         root = type(answer)(_float(magnitude), answer.units).to_root_units()
-    dimension = tuple(sorted((unit, power) for unit, power in root.unit_items() if unit not in LABELS))
+    dimension = tuple(sorted((unit, power) for unit, power in root.unit_items() if not _is_label(root, unit)))
     return Number(_float(root.magnitude), dimension)
+
+
+def _is_label(quantity, unit):
+    """Whether a unit only says what is counted (token, request): 5 token/s is an answer in 1/s. Bits are measured."""
+    return unit != "bit" and type(quantity)(1, unit).dimensionless
 
 
 def _float(number):
@@ -151,8 +154,8 @@ def same(given: Reading, expected: Reading, tolerance: float) -> bool:
     ----------
     given, expected : Number, str, Missing, tuple or dict
     tolerance : float
-        Relative to the expected number; for a sequence, relative to its largest. Of a dictionary only the parts of
-        `expected` are compared.
+        Relative to the expected number; to the largest of a sequence where zero is expected. Of a dictionary only the
+        parts of `expected` are compared.
 
     Returns
     -------
@@ -182,7 +185,9 @@ def _same_number(given, expected, tolerance, scale):
         return False
     if expected.whole:
         return math.isclose(given.value, expected.value, rel_tol=1e-9)
-    return math.isclose(given.value, expected.value, rel_tol=tolerance, abs_tol=tolerance * (scale or 1.0))
+    if expected.value == 0:
+        return abs(given.value) <= tolerance * (scale or 1.0)
+    return math.isclose(given.value, expected.value, rel_tol=tolerance)
 
 
 def show(value: object, digits: int = 4) -> str:
@@ -211,8 +216,10 @@ def show(value: object, digits: int = 4) -> str:
     if isinstance(value, pint.Quantity):
         unit = f"{value.units:~C}".replace("**", "^")
         return show(value.magnitude, digits) + (unit[1:] if unit.startswith("1/") else f" {unit}").rstrip()
-    if np.ndim(value) > 0:
+    if isinstance(value, list | tuple) and value and isinstance(value[0], pint.Quantity):
+        return show([each.m_as(value[0].units) for each in value] * value[0].units, digits)
+    if isinstance(value, list | tuple | np.ndarray):
         return f"({', '.join(show(part, digits) for part in value)})"
     if isinstance(value, numbers.Integral) or 10 ** (digits - 1) <= abs(value) < 1e15:
         return f"{value:,.0f}"
-    return f"{float(value) + 0.0:.{digits}g}"
+    return f"{float(value) + 0.0:,.{digits}g}"

@@ -4,10 +4,12 @@ An exercise is one `Exercise` in the tuple `EXERCISES` of its lecture's module. 
 are functions that compute their value with the library, so no number here can drift from the formulas.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
+from textwrap import fill
 from types import SimpleNamespace
 
 from serving_lib.exercises.answers import Missing, Number, Reading, Unreadable, read, same, show
@@ -59,7 +61,7 @@ class Exercise:
     hints : tuple of str
         Templates, from a nudge to nearly the answer.
     worked : str
-        The worked solution, a template.
+        The worked solution, a template. A line that is indented more than the first goes on where the last one ended.
     misconceptions : tuple of Misconception
         At least two; the linter of exercises in tests/ says what else.
     tolerance : float
@@ -84,7 +86,8 @@ class Exercise:
 
     def text(self, template: str) -> str:
         """Return one of the exercise's templates with its numbers, rounded."""
-        return cleandoc(template).format_map({name: _Rounded(value) for name, value in self.numbers().items()})
+        lines = re.sub(r"\n +", " ", cleandoc(template))
+        return lines.format_map({name: _Rounded(value) for name, value in self.numbers().items()})
 
 
 @dataclass(frozen=True)
@@ -174,8 +177,8 @@ def solution(key: str = "") -> None:
     if apology:
         print(apology)
         return
-    rubric = "".join(f"\n- {line}" for line in exercise.rubric)
-    print(f"{exercise.key}, worked solution\n\n{exercise.text(exercise.worked)}{rubric}")
+    lines = exercise.text(exercise.worked).splitlines() + [f"- {line}" for line in exercise.rubric]
+    print(f"{exercise.key}, worked solution\n", *(fill(line, 100, subsequent_indent="  ") for line in lines), sep="\n")
 
 
 def judge(exercise: Exercise, answer: object) -> Verdict:

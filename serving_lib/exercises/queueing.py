@@ -1,6 +1,5 @@
 """Exercises of lecture 01: occupancy, the load a promise allows, variability, pooling, held state, real arrivals."""
 
-from itertools import count
 from math import ceil, floor, sqrt
 
 from serving_lib.exercises.framework import Exercise, Misconception
@@ -12,6 +11,7 @@ from serving_lib.queueing import (
     calc_mg1_wait_ratio,
     calc_mm1_max_utilization,
     calc_mm1_time_in_system,
+    calc_mmc_min_servers,
     calc_queue_latency_mmc,
     calc_residency_factor,
 )
@@ -78,7 +78,7 @@ def a_pool_with_a_p99_wait():
     def p99_wait(servers, share=1):
         return calc_queue_latency_mmc(rate * share, 1 / service, servers)[2].to("ms")
 
-    servers = next(servers for servers in count(1) if p99_wait(servers) <= budget)
+    servers = calc_mmc_min_servers(rate, 1 / service, budget, quantile=0.99)
     load = calc_littles_law_occupancy(rate, service).m_as("")
     return {
         "rate": rate,
@@ -184,8 +184,8 @@ EXERCISES = (
     Exercise(
         key="queueing.2",
         question="""
-            Service takes {service} on average, exponentially distributed, and arrivals are Poisson. The promise: 99 %
-            of requests are done within {promise}. What is the highest arrival rate that keeps it?
+            Service takes {service} on average, exponentially distributed, and arrivals are Poisson. The promise: 99
+            % of requests are done within {promise}. What is the highest arrival rate that keeps it?
         """,
         asks="a rate, such as 1 / ureg.s",
         numbers=a_p99_promise,
@@ -197,7 +197,7 @@ EXERCISES = (
         ),
         worked="""
             The p99 of an exponential time is {factor} times its mean, so the mean may be {promise} / {factor} =
-            {mean}.
+                {mean}.
             The mean is S / (1 - rho), so rho may be 1 - {factor} x {service} / {promise} = {ceiling}.
             The rate is rho / S = {rate}, little more than half of the capacity of {capacity}.
         """,
@@ -285,13 +285,14 @@ EXERCISES = (
         answer=lambda n: n.servers,
         hints=(
             "How many servers are busy on average? With that many or fewer, the queue never ends.",
-            "calc_queue_latency_mmc returns utilization, median wait and p99 wait. Add servers, one at a time.",
+            "calc_queue_latency_mmc returns utilization, median wait and p99 wait. Add servers, one at a time, or let "
+            "calc_mmc_min_servers do it.",
         ),
         worked="""
             {rate} x {service} = {load} servers are busy on average.
             {fewer} servers have a p99 wait of {fewer_wait}, too long; {servers} have {wait}, and are {busy:2} busy.
             Split into {servers} queues of one server each, the p99 wait would be {split_wait}: sharing makes the
-            difference.
+                difference.
         """,
         misconceptions=(
             Misconception(
@@ -314,8 +315,8 @@ EXERCISES = (
     Exercise(
         key="queueing.5",
         question="""
-            An agent generates for {generation}, then waits {tool} for a tool and keeps its slot. By what factor does
-            the waiting multiply its residence, and how many such turns per second do {slots} slots complete?
+            An agent generates for {generation}, then waits {tool} for a tool and keeps its slot. By what factor
+            does the waiting multiply its residence, and how many such turns per second do {slots} slots complete?
         """,
         asks="a number and a rate, such as 2.0 and 10 / ureg.s",
         numbers=an_agent_with_a_tool,
@@ -350,8 +351,9 @@ EXERCISES = (
     Exercise(
         key="queueing.6",
         question="""
-            Requests arrive at {rate}, each with a prompt of {prompt} tokens. Each decodes {output} tokens, one every
-            {step}; take the prefill as instantaneous. How many tokens are resident in the KV cache on average?
+            Requests arrive at {rate}, each with a prompt of {prompt} tokens. Each decodes {output} tokens, one
+            every {step}; take the prefill as instantaneous. How many tokens are resident in the KV cache on
+            average?
         """,
         asks="a number of tokens, such as 5000",
         numbers=tokens_in_the_cache,
@@ -387,9 +389,10 @@ EXERCISES = (
         key="queueing.7",
         question="""
             The gaps between requests of the Azure conversation trace have a mean of {gap} and a squared coefficient
-            of variation of {scv}. Let service be constant and the server {busy:2} busy. What mean wait does Kingman's
-            formula give? The same gaps in random order wait about as long; in their real order they wait some thirty
-            times longer. What does the random order destroy: the "rate", the "variance" or the "correlation"?
+            of variation of {scv}. Let service be constant and the server {busy:2} busy. What mean wait does
+            Kingman's formula give? The same gaps in random order wait about as long; in their real order they wait
+            some thirty times longer. What does the random order destroy: the "rate", the "variance" or the
+            "correlation"?
         """,
         asks='a time and a word, such as 1 * ureg.s and "rate"',
         numbers=the_azure_conversation_trace,
@@ -403,8 +406,7 @@ EXERCISES = (
             Service: {load} x {gap} = {service}. Kingman: {ratio} service times = {wait}.
             Order changes neither the mean nor the variance of the gaps, so neither rate nor variance was destroyed.
             What is gone is the correlation: short gaps follow short gaps for minutes, and the queue of one busy
-            minute has not
-            drained when the next one comes. Kingman assumes independent gaps and cannot see it.
+                minute has not drained when the next one comes. Kingman assumes independent gaps and cannot see it.
         """,
         misconceptions=(
             Misconception(

@@ -70,7 +70,8 @@ EXERCISES = (
             "TPOT and ITL start to count when the first token is there. What starts to count at the arrival?",
         ),
         worked="""
-            A request waits in the queue before its prefill, so the wait lies between its arrival and its first token.
+            A request waits in the queue before its prefill, so the wait lies between its arrival and its first
+                token.
             TTFT contains it. TPOT and ITL count from the first token on and stay as they were.
         """,
         misconceptions=(
