@@ -5,6 +5,17 @@
 """
 
 from serving_lib.plots.arrivals import dispersion, real_arrivals, resident_tokens, rush_hour
+from serving_lib.plots.batching import (
+    batch_chain,
+    batch_formation,
+    batch_knee,
+    padding_waste,
+    prefill_stall,
+    roofline,
+    scaling_book,
+    slot_by_slot,
+    token_budget,
+)
 from serving_lib.plots.queueing import (
     littles_law,
     many_runs,
@@ -33,6 +44,9 @@ from serving_lib.plots.speculative import (
 
 __all__ = [
     "acceptance_overlap",
+    "batch_chain",
+    "batch_formation",
+    "batch_knee",
     "dispersion",
     "leviathan_table_4",
     "littles_law",
@@ -40,21 +54,27 @@ __all__ = [
     "many_runs",
     "mm1_knee",
     "open_and_closed",
+    "padding_waste",
     "pool_size",
     "pooling",
+    "prefill_stall",
     "real_arrivals",
     "residency",
     "resident_tokens",
     "response_tail",
+    "roofline",
     "run_length",
     "rush_hour",
+    "scaling_book",
     "short_and_long",
+    "slot_by_slot",
     "speculative_batch",
     "speculative_operations",
     "speculative_rounds",
     "speculative_speedup",
     "speculative_tokens",
     "tail_budget",
+    "token_budget",
     "variability",
     "varying_acceptance",
 ]

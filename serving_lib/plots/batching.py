@@ -1,0 +1,769 @@
+"""Pictures of lecture 02: what a batch costs, what it brings, and who waits for it."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from serving_lib.batching import (
+    affine_batch_chain,
+    calc_batch_formation_wait,
+    calc_batch_knee,
+    calc_batch_throughput_share,
+    calc_padding_waste_fraction,
+    calc_roofline_step_time,
+)
+from serving_lib.engine import Policy, Server, StepTime, simulate
+from serving_lib.metrics import itl_percentile, ttft
+from serving_lib.models import GPUS, MODELS
+from serving_lib.plots import style
+from serving_lib.published import SCALING_BOOK_DECODE
+from serving_lib.queue_simulator import mean_interval, simulate_queue, student_t_factor
+from serving_lib.queueing import calc_kingman_wait_ratio
+from serving_lib.units import ureg
+from serving_lib.workload import Workload, poisson, profile
+
+FORMED_REQUESTS = 20_000
+BATCH_SIZES = 2 ** np.arange(10)
+UNLIMITED = 10**9  # pages: memory is the subject of lecture 04
+LEGEND = {"loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False, "fontsize": 9, "labelcolor": style.INK}
+_DOTS = {name: look for name, look in style.SIMULATION.items() if name not in ("capsize", "elinewidth")}
+
+
+# --- 1: what a step costs, and what it brings ------------------------------------------------------------------------
+
+
+def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ureg.ms):
+    """Draw what a step of a batch costs and what it brings: its time, and the tokens per second, against its size.
+
+    Parameters
+    ----------
+    batch_size : int
+        The batch size to mark.
+    fixed_time : Quantity
+        Time that a step takes whatever its batch.
+    per_request_time : Quantity
+        Time that each request of the batch adds.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Examples
+    --------
+    >>> batch_knee(batch_size=32).alt_text.split(";")[0]
+    'A step of 32 requests takes 16 ms and brings 2,000 tokens per second, 50% of the ceiling'
+    """
+    fixed, each = fixed_time.m_as("ms"), per_request_time.m_as("ms")
+    knee, ceiling = calc_batch_knee(fixed_time, per_request_time), 1e3 / each
+    share = calc_batch_throughput_share(batch_size, fixed_time, per_request_time)
+    size = np.arange(1, 257)
+    step = fixed + size * each
+
+    figure, (cost, gain) = style.new_figure(columns=2)
+    cost.fill_between(size, 0, fixed, facecolor=style.TINTS[0], edgecolor="none")
+    cost.fill_between(size, fixed, step, facecolor=style.TINTS[3], edgecolor="none")
+    cost.plot(size, step, **style.FORMULA)
+    cost.text(128, fixed / 2, "fixed", ha="center", va="center", color=style.INK)
+    gain.plot(size, ceiling * calc_batch_throughput_share(size, fixed_time, per_request_time), **style.FORMULA)
+    gain.axhline(ceiling, **style.LIMIT)
+    tried = BATCH_SIZES[:9]
+    runs = np.array([_simulated_full_batch(int(number), fixed, each) for number in tried])
+    cost.plot(tried, runs, **_DOTS)
+    gain.plot(tried, 1e3 * tried / runs, **_DOTS)
+    marks = (
+        (cost, fixed + batch_size * each, 1.15 * step[-1], "Time of one step (ms)"),
+        (gain, share * ceiling, 1.15 * ceiling, "Throughput (tokens/s)"),
+    )
+    for axes, y, top, label in marks:
+        axes.axvline(batch_size, **style.CHOSEN)
+        axes.plot(batch_size, y, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+        axes.set(xlim=(0, 256), ylim=(0, top), xlabel="Batch size (requests)", ylabel=label)
+        axes.set_xticks([0, 64, 128, 192, 256])
+        axes.locator_params(axis="y", nbins=4)
+    cost.set_title("What a step costs", **style.TITLE)
+    gain.set_title("What it brings", **style.TITLE)
+    return style.finish(
+        figure,
+        f"A step of {batch_size} requests takes {style.say(fixed + batch_size * each)} ms and brings "
+        f"{style.say(share * ceiling)} tokens per second, {share:.0%} of the ceiling; the knee, at half of the "
+        f"ceiling, is a batch of {style.say(knee)}.",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _simulated_full_batch(size, fixed, each):
+    """Return the time per token of the engine with all its slots in use."""
+    requests = _all_at_once(np.full(size, 8))
+    return simulate(requests, Server(16, UNLIMITED, size, StepTime(base=fixed, per_request=each))).duration / 8
+
+
+# --- 2: the wait for a batch to fill ---------------------------------------------------------------------------------
+
+
+def batch_formation(arrival_rate=400 / ureg.s, fixed_time=8 * ureg.ms, per_request_time=0.25 * ureg.ms):
+    """Draw the mean time of a request against the batch size of a server that starts full batches only.
+
+    Parameters
+    ----------
+    arrival_rate : Quantity
+        Poisson arrival rate.
+    fixed_time : Quantity
+        Time that a step takes whatever its batch.
+    per_request_time : Quantity
+        Time that each request of the batch adds.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    Every B-th arrival completes a batch, so batches come with Erlang-B gaps (squared CV 1/B) to one server of constant
+    service time: the queue part is Kingman's for these two. The dots simulate that server, arrival by arrival.
+
+    Examples
+    --------
+    >>> batch_formation(arrival_rate=10 / ureg.s).alt_text.split(":")[0]
+    'At 10 / s the best batch size is 1'
+    """
+    size = np.arange(1, BATCH_SIZES[-1] + 1)
+    parts = _formation_parts(size, arrival_rate, fixed_time, per_request_time)
+    total = sum(parts.values())
+    steady = np.isfinite(total)
+
+    figure, axes = style.new_figure(right_margin=1.75)
+    axes.set_title("Full batches only: the mean time of a request", **style.TITLE)
+    axes.set(xlabel="Batch size (requests)", ylabel="Mean time of a request (ms)")
+    _log2_batch_axis(axes, BATCH_SIZES[-1])
+    if not steady.any():
+        axes.set_ylim(0, 1)
+        axes.text(1.2, 0.5, "no batch size keeps up")
+        return style.finish(figure, f"At {style.say(arrival_rate)} no batch size up to {size[-1]} keeps up.")
+    best, top = size[np.argmin(total)], 4 * total.min()
+    below = np.zeros(steady.sum())
+    for index, (label, part) in enumerate(parts.items()):
+        look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index], "linewidth": 0.6}
+        axes.fill_between(size[steady], below, below + part[steady], label=label, **look)
+        below = below + part[steady]
+    axes.plot(size, total, **style.FORMULA)
+    if not steady[0]:
+        axes.axvspan(0.9, size[steady][0], facecolor=style.PALE, edgecolor="none", label="cannot keep up")
+    tried = BATCH_SIZES[total[BATCH_SIZES - 1] < top]
+    rates = arrival_rate.m_as("1/ms"), fixed_time.m_as("ms"), per_request_time.m_as("ms")
+    runs = [_simulated_formation(int(number), *rates) for number in tried]
+    axes.errorbar(
+        tried, [run.mean for run in runs], [run.half_width for run in runs], label="simulated, 99 %", **style.SIMULATION
+    )
+    axes.axvline(best, **style.CHOSEN)
+    axes.plot(best, total.min(), marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+    axes.set_ylim(0, top)
+    axes.legend(reverse=True, **LEGEND)
+    return style.finish(
+        figure,
+        f"At {style.say(arrival_rate)} the best batch size is {best}: a request takes {style.say(total.min())} ms on "
+        f"average, of which {style.say(parts['its batch fills'][best - 1])} ms for its batch to fill.",
+    )
+
+
+def _log2_batch_axis(axes, largest):
+    ticks = [size for size in BATCH_SIZES.tolist() if size <= largest]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(0.9, 1.1 * largest)
+
+
+def _formation_parts(size, arrival_rate, fixed_time, per_request_time):
+    """Return the mean times, in ms, that a request spends in each stage; infinite where the server cannot keep up."""
+    step = fixed_time.m_as("ms") + size * per_request_time.m_as("ms")
+    load = arrival_rate.m_as("1/ms") * step / size
+    waits = np.full(len(size), np.inf)  # in steps
+    waits[load < 1] = calc_kingman_wait_ratio(load[load < 1], 1 / size[load < 1], 0.0)
+    return {
+        "its step": step,
+        "its batch fills": calc_batch_formation_wait(size, arrival_rate).m_as("ms"),
+        "the server is busy": waits * step,
+    }
+
+
+@lru_cache(maxsize=1024)
+def _simulated_formation(size, rate, fixed, each):
+    """Return the simulated mean time of a request whose batch starts when it is full and the server is free."""
+    batches = FORMED_REQUESTS // size
+    arrival = np.cumsum(np.random.default_rng(2).exponential(1 / rate, batches * size)).reshape(batches, size)
+    run = simulate_queue(arrival[:, -1], fixed + size * each)
+    return mean_interval((run.finish[:, None] - arrival).mean(axis=1))
+
+
+# --- 3: what a fixed batch wastes ------------------------------------------------------------------------------------
+
+LENGTHS = ("uniform 1 to 128", "geometric, mean 64", "Azure conversation")
+WASTE_BATCHES = 60
+
+
+def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
+    """Draw one batch that runs until its longest member is done, and how busy its slots are, against its size.
+
+    Parameters
+    ----------
+    batch_size : int
+        Requests in the batch.
+    lengths : str
+        Where the lengths come from: "uniform 1 to 128", "geometric, mean 64" or "Azure conversation".
+    seed : int
+        Seed of the batch that is drawn.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    The line is E[L] / E[max of B lengths], the long-run share of slot-time that is used; the dots are batches run by
+    the engine with ``batching="static"``.
+
+    Examples
+    --------
+    >>> padding_waste(batch_size=8).alt_text.split(";")[1]
+    ' in the long run batches of 8 keep their slots 56.4% busy.'
+    """
+    population = _population(lengths)
+    batch = np.random.default_rng(seed).choice(population, batch_size)
+    waste = calc_padding_waste_fraction(batch.tolist())
+    size = np.arange(1, 129)
+    busy = np.array([population.mean() / _expected_longest(population, number) for number in size])
+    chosen = population.mean() / _expected_longest(population, batch_size)
+
+    figure, (one, many) = style.new_figure(columns=2)
+    edges = np.arange(batch_size + 1)
+    one.fill_betweenx(edges, 0, batch.max(), facecolor=style.PALE, edgecolor="none")
+    one.fill_betweenx(edges, 0, np.append(batch, batch[-1]), step="post", facecolor=style.TINTS[0], edgecolor=style.INK)
+    one.set(xlim=(0, 1.02 * batch.max()), ylim=(batch_size, 0), xlabel="Time (steps)", ylabel="Slot (number)")
+    one.set_title(f"One batch: {waste:.0%} idle", **style.TITLE)
+    many.plot(size, busy, **style.FORMULA)
+    dots = [_simulated_static_busy(lengths, int(number)) for number in BATCH_SIZES[:8]]
+    many.errorbar(BATCH_SIZES[:8], *np.transpose(dots), **style.SIMULATION)
+    many.axvline(batch_size, **style.CHOSEN)
+    many.plot(batch_size, chosen, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+    _log2_batch_axis(many, 128)
+    many.set(ylim=(0, 1.05), xlabel="Batch size (requests)", ylabel="Slots in use (fraction)")
+    many.set_title("Many batches", **style.TITLE)
+    for axes in (one, many):
+        axes.locator_params(axis="y", nbins=5)
+    return style.finish(
+        figure,
+        f"This batch of {batch_size} runs for {batch.max():,} steps, its average member for "
+        f"{style.say(batch.mean())}, so {waste:.1%} of its slot-time is idle; in the long run batches of {batch_size} "
+        f"keep their slots {chosen:.1%} busy.",
+    )
+
+
+@lru_cache
+def _population(lengths):
+    """Return equally likely lengths that stand for a distribution."""
+    if lengths == "uniform 1 to 128":
+        return np.arange(1, 129)
+    if lengths == "geometric, mean 64":
+        levels = (np.arange(4096) + 0.5) / 4096
+        return np.ceil(np.log1p(-levels) / np.log1p(-1 / 64)).astype(int)
+    if lengths == "Azure conversation":
+        return np.sort(profile("azure-conv-2023", seed=0).new_tokens)
+    raise ValueError(f"lengths must be one of {', '.join(map(repr, LENGTHS))}, got {lengths!r}")
+
+
+def _expected_longest(population, size):
+    """Return the mean of the longest of `size` draws, with replacement, from a sorted population."""
+    return population @ np.diff((np.arange(len(population) + 1) / len(population)) ** size)
+
+
+@lru_cache
+def _simulated_static_busy(lengths, size):
+    """Return the simulated share of slot-time in use, and the half width of its 99 % interval (a ratio of means)."""
+    drawn = np.random.default_rng(3).choice(_population(lengths), (WASTE_BATCHES, size))
+    result = simulate(_all_at_once(drawn.ravel()), Server(16, UNLIMITED, size), Policy(batching="static"))
+    started = np.unique(result.admitted)
+    taken = np.diff(np.append(started, result.finished.max()))
+    ratio = drawn.sum() / (size * taken.sum())
+    spread = (drawn.sum(axis=1) - ratio * size * taken).std(ddof=1) / (size * taken.mean())
+    return ratio, student_t_factor(0.99, WASTE_BATCHES - 1) * spread / np.sqrt(WASTE_BATCHES)
+
+
+def _all_at_once(new_tokens):
+    """Return requests that wait from the start, with prompts of one token."""
+    count = len(new_tokens)
+    return Workload([str(i) for i in range(1, count + 1)], np.zeros(count), np.ones(count, dtype=int), new_tokens)
+
+
+# --- 4: static against continuous ------------------------------------------------------------------------------------
+
+
+def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
+    """Draw who holds which slot at each step, with batches of fixed members and with slots that are refilled at once.
+
+    Parameters
+    ----------
+    slots : int
+        Requests that run at a time.
+    requests : int
+        Requests that wait at the start.
+    longest : int
+        Their lengths are uniform from 1 to this.
+    seed : int
+        Seed of the lengths.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Examples
+    --------
+    >>> slot_by_slot().alt_text.split(";")[1]
+    ' continuous batching takes 37 steps with its slots 84% busy.'
+    """
+    workload = _all_at_once(np.random.default_rng(seed).integers(1, longest + 1, requests))
+    figure, panels = style.new_figure(rows=2, height=4.4, sharex=True)
+    step, said = -(-slots // 4), []
+    for axes, batching in zip(panels, ("static", "continuous"), strict=True):
+        result = simulate(workload, Server(16, UNLIMITED, slots), Policy(batching=batching))
+        end = result.finished.max()
+        busy = workload.new_tokens.sum() / (slots * end)
+        axes.axvspan(0, end, facecolor=style.PALE, edgecolor="none")
+        for number, (slot, start, stop) in enumerate(_slots_of(result)):
+            look = {"facecolor": style.TINTS[number % 4], "edgecolor": style.PALETTE[number % 4]}
+            axes.broken_barh([(start, stop - start)], (slot + 0.08, 0.84), **look)
+            if slots <= 8 and requests <= 24:
+                middle = (start + stop) / 2, slot + 0.5
+                axes.text(*middle, str(number + 1), ha="center", va="center", fontsize=8, color=style.INK)
+        axes.set(ylim=(slots, 0), ylabel="Slot (number)")
+        axes.set_yticks(np.arange(0, slots, step) + 0.5, [str(slot + 1) for slot in range(0, slots, step)])
+        axes.set_title(f"{batching.capitalize()}: {end:.0f} steps, slots {busy:.0%} busy", **style.TITLE)
+        said.append(f"{batching} batching takes {end:.0f} steps with its slots {busy:.0%} busy")
+    panels[1].set(xlim=(0, None), xlabel="Time (steps)")
+    return style.finish(figure, f"For the same {requests} requests in {slots} slots, {said[0]}; {said[1]}.")
+
+
+def _slots_of(result):
+    """Yield slot, start and end of each request, where each takes the first slot that is free when it is admitted."""
+    free = {}
+    for start, stop in zip(result.admitted, result.finished, strict=True):
+        slot = next(slot for slot in range(len(free) + 1) if free.get(slot, 0) <= start)
+        free[slot] = stop
+        yield slot, start, stop
+
+
+# --- 5: where the two times come from --------------------------------------------------------------------------------
+
+
+def roofline(model="Llama-3-8B", gpu="A100-80", context_tokens=4096, batch_size=32):
+    """Draw the least time of a decoding step against the batch size, and what it is made of.
+
+    Parameters
+    ----------
+    model : str
+        A name of `serving_lib.models.MODELS`.
+    gpu : str
+        A name of `serving_lib.models.GPUS`.
+    context_tokens : int
+        Tokens that each request has in the cache.
+    batch_size : int
+        The batch size to mark.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    Weights and arithmetic overlap, so the longer of the two counts; the KV cache comes on top. The dots are one step
+    of the engine at these costs, up to where arithmetic takes over, which the engine's affine step does not know.
+
+    Examples
+    --------
+    >>> roofline(batch_size=256).alt_text.split(".")[-2]
+    ' The memory holds 119 such requests'
+    """
+    shape, limits = MODELS[model], GPUS[gpu]
+    bandwidth = limits.bandwidth.m_as("byte/ms")
+    weights, kv = shape.weight_bytes.m_as("byte") / bandwidth, shape.kv_bytes_per_token.m_as("byte") / bandwidth
+    kv *= context_tokens
+    arithmetic = shape.flops_per_token / limits.flops_per_second.m_as("flop/ms")
+    fits = (limits.memory - shape.weight_bytes).m_as("byte") / (shape.kv_bytes_per_token.m_as("byte") * context_tokens)
+    fits = max(0, int(fits))
+    size = np.unique(np.round(2 ** np.linspace(0, 9, 91)))
+    step = _roofline_step(shape, limits, context_tokens, size)
+    chosen = _roofline_step(shape, limits, context_tokens, batch_size)
+    parts = {
+        "weights": (np.full(len(size), weights), style.series(1)),
+        "arithmetic": (size * arithmetic, style.series(3)),
+        "KV cache": (size * kv, style.series(2)),
+        "step": (step, style.FORMULA),
+    }
+
+    figure, axes = style.new_figure(right_margin=1.0)
+    _log2_batch_axis(axes, BATCH_SIZES[-1])
+    axes.set_yscale("log")
+    low, high = 0.5 * weights, 3 * step[-1]
+    axes.set(ylim=(low, high), xlabel="Batch size (requests)", ylabel="Time of one step (ms)")
+    axes.set_title(f"One decoding step of {model} on {gpu}, {context_tokens:,} tokens each", **style.TITLE)
+    if fits < BATCH_SIZES[-1]:
+        axes.axvspan(max(fits, 0.9), 1.1 * BATCH_SIZES[-1], facecolor=style.PALE, edgecolor="none")
+        axes.text(BATCH_SIZES[-1], high / 1.1, "does not fit in memory", ha="right", va="top", color=style.GREY)
+    for (label, (part, look)), y in zip(
+        parts.items(), _apart([part[-1] for part, _ in parts.values()], low, high), strict=True
+    ):
+        axes.plot(size, part, **look | {"marker": ""})
+        style.label_line(axes, size, np.full(len(size), y), label, look)
+    tried = BATCH_SIZES[(limits.flops_per_byte >= BATCH_SIZES) & (fits >= BATCH_SIZES)]
+    axes.plot(tried, [_simulated_step(int(number), weights, kv, context_tokens) for number in tried], **_DOTS)
+    axes.axvline(batch_size, **style.CHOSEN)
+    axes.plot(batch_size, chosen, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+    taken = {"weight bytes": weights, "arithmetic": batch_size * arithmetic, "KV bytes": batch_size * kv}
+    return style.finish(
+        figure,
+        f"At batch {batch_size} a step takes {style.say(chosen)} ms: reading the weights {style.say(weights)} ms, "
+        f"arithmetic {style.say(batch_size * arithmetic)} ms, of which the longer counts, and reading the KV cache "
+        f"{style.say(batch_size * kv)} ms. Most of it goes into {max(taken, key=taken.get)}. "
+        f"The memory holds {fits:,} such requests.",
+    )
+
+
+def _roofline_step(model, gpu, context_tokens, batch_size):
+    """Return the time of a step, in ms."""
+    time = calc_roofline_step_time(
+        batch_size,
+        model.weight_bytes,
+        model.kv_bytes_per_token * context_tokens,
+        model.flops_per_token,
+        gpu.bandwidth,
+        gpu.flops_per_second,
+    )
+    return time.m_as("ms")
+
+
+def _apart(values, low, high):
+    """Return where labels of lines stand on a logarithmic axis, so that they do not touch."""
+    place = np.log(np.array(values) / low) / np.log(high / low)
+    order = np.argsort(place)
+    gaps = np.maximum(np.diff(place[order]), 0.065)
+    place[order] = place[order][0] + np.concatenate([[0], np.cumsum(gaps)])
+    place -= max(0, place.max() - 0.99)
+    return low * (high / low) ** place
+
+
+@lru_cache(maxsize=4096)
+def _simulated_step(size, weights, kv, context_tokens):
+    """Return the time in ms of the engine's step in which `size` requests hold `context_tokens` each."""
+    requests = Workload([str(i) for i in range(size)], np.zeros(size), np.full(size, context_tokens), np.full(size, 2))
+    cost = StepTime(base=weights, per_kv_token=kv / context_tokens)
+    result = simulate(requests, Server(16, UNLIMITED, size, cost))
+    return itl_percentile(result, 50)
+
+
+def scaling_book(batch_size=240, weights=26 * ureg.GB, bandwidth=6.56 * ureg.TB / ureg.s):
+    """Draw the throughput of Llama-2-13B on eight TPU v5e against the batch size, beside the values a book prints.
+
+    Parameters
+    ----------
+    batch_size : int
+        The batch size to mark.
+    weights : Quantity
+        Size of the weights.
+    bandwidth : Quantity
+        Memory bandwidth of the eight chips together.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    References
+    ----------
+    Austin et al. (2025), How to Scale Your Model, part 7. https://jax-ml.github.io/scaling-book/inference/
+
+    Examples
+    --------
+    >>> scaling_book(batch_size=240).alt_text.split(";")[0]
+    'A batch of 240 instead of 1 brings 4.8 times the tokens per second with 6.7 GB of KV cache per sequence'
+    """
+    size = np.unique(np.round(2 ** np.linspace(0, 8, 81)))
+    peak = 8 * 197e12 * ureg.flop / ureg.s
+    figure, axes = style.new_figure(right_margin=1.5)
+    _log2_batch_axis(axes, 256)
+    said, top = [], 0
+    for index, (kv, printed) in enumerate(SCALING_BOOK_DECODE.items()):
+
+        def throughput(batch, kv=kv):
+            return batch / calc_roofline_step_time(batch, weights, kv * ureg.GB, 0, bandwidth, peak).m_as("s")
+
+        gain = throughput(batch_size) / throughput(1)
+        look = style.series(index)
+        axes.plot(size, throughput(size), **look | {"marker": ""})
+        axes.plot(
+            [row.batch for row in printed],
+            [row.tokens_per_second for row in printed],
+            **look | {"linestyle": "none", "markersize": 6},
+        )
+        axes.plot(batch_size, throughput(batch_size), marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+        label = f"{kv:g} GB of KV\neach: {gain:.1f}x"
+        style.label_line(axes, size, throughput(size), label, look)
+        said.append(f"{gain:.1f} times the tokens per second with {kv:g} GB of KV cache per sequence")
+        top = max(top, throughput(256))
+    axes.axvline(batch_size, **style.CHOSEN)
+    axes.set(ylim=(0, 1.15 * top), xlabel="Batch size (sequences)", ylabel="Throughput (tokens/s)")
+    axes.set_title("Lines: computed; markers: printed in the book", **style.TITLE)
+    return style.finish(
+        figure, f"A batch of {batch_size} instead of 1 brings {said[0]}; with a fifth of it, {said[1]}."
+    )
+
+
+# --- 6: the batch and the queue in front of it -----------------------------------------------------------------------
+
+CHAIN_TOKENS = 200
+CHAIN_REQUESTS = 6_000
+CHAIN_LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)
+
+
+def batch_chain(arrival_rate=8 / ureg.s, slots=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ureg.ms):
+    """Draw the mean time of a request against the arrival rate, for a server with slots and an affine step.
+
+    Parameters
+    ----------
+    arrival_rate : Quantity
+        The Poisson arrival rate to mark.
+    slots : int
+        Requests that run at a time.
+    fixed_time : Quantity
+        Time that a step takes whatever its batch.
+    per_request_time : Quantity
+        Time that each request of the batch adds.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    Output lengths are geometric with a mean of 200 tokens, so that every request is as likely to end at each step and
+    `affine_batch_chain` applies. The dots are the engine.
+
+    Examples
+    --------
+    >>> batch_chain(arrival_rate=2 / ureg.s).alt_text.split(",")[0]
+    'At 2 requests per second'
+    """
+    fixed, each, rate = fixed_time.m_as("s"), per_request_time.m_as("s"), arrival_rate.m_as("1/s")
+    full_step = fixed + slots * each
+    capacity = slots / (CHAIN_TOKENS * full_step)
+    rates, service, total = _chain_curve(slots, fixed, each)
+    top = 2 * CHAIN_TOKENS * full_step
+
+    figure, axes = style.new_figure(right_margin=1.75)
+    for index, (below, above, label) in enumerate(
+        ((0 * total, service, "in a slot"), (service, total, "in the queue"))
+    ):
+        look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index], "linewidth": 0.6}
+        axes.fill_between(rates, below, above, label=label, **look)
+    axes.plot(rates, total, label="the chain", **style.FORMULA)
+    runs = [_simulated_chain(load * capacity, slots, fixed, each) for load in CHAIN_LOADS]
+    dots = [load * capacity for load in CHAIN_LOADS], [run.mean for run in runs], [run.half_width for run in runs]
+    axes.errorbar(*dots, label="simulated, 99 %", **style.SIMULATION)
+    axes.axvline(capacity, label="capacity", **style.LIMIT)
+    axes.axvline(rate, **style.CHOSEN)
+    axes.set(xlim=(0, 1.1 * max(capacity, rate)), ylim=(0, top))
+    axes.set(xlabel="Arrival rate (requests/s)", ylabel="Mean time of a request (s)")
+    axes.set_title(f"{slots} slots, {CHAIN_TOKENS} tokens per request", **style.TITLE)
+    axes.legend(**LEGEND)
+    if rate >= capacity:
+        return style.finish(
+            figure,
+            f"{slots} slots complete at most {style.say(capacity)} requests per second, one token every "
+            f"{style.say(1e3 * full_step)} ms; at {style.say(rate)} per second their queue grows without end.",
+        )
+    chain = _chain(rate, slots, fixed, each)
+    axes.plot(rate, chain.time_in_system, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+    return style.finish(
+        figure,
+        f"At {style.say(rate)} requests per second, {style.say(chain.in_service)} of {slots} slots are busy, so a "
+        f"token comes every {style.say(1e3 * (fixed + chain.in_service * each))} ms; a request takes "
+        f"{style.say(chain.time_in_system)} s, of which {style.say(round(chain.wait, 3), 2)} s in the queue.",
+    )
+
+
+def _chain(rate, slots, fixed, each):
+    return affine_batch_chain(rate, CHAIN_TOKENS * fixed, CHAIN_TOKENS * each, slots, slots + 400)
+
+
+@lru_cache(maxsize=256)
+def _chain_curve(slots, fixed, each):
+    """Return rates, and at each the chain's mean time in service and in the system, in seconds."""
+    rates = slots / (CHAIN_TOKENS * (fixed + slots * each)) * np.append(np.linspace(0.01, 0.9, 24), [0.93, 0.96, 0.98])
+    chains = [_chain(rate, slots, fixed, each) for rate in rates.tolist()]
+    total = np.array([chain.time_in_system for chain in chains])
+    return rates, total - np.array([chain.wait for chain in chains]), total
+
+
+@lru_cache(maxsize=256)
+def _simulated_chain(rate, slots, fixed, each):
+    """Return the mean time in system of geometric requests in the engine, with its interval."""
+    requests = poisson(
+        rate, CHAIN_REQUESTS, 4, prompt_tokens=1, new_tokens=lambda rng, count: rng.geometric(1 / CHAIN_TOKENS, count)
+    )
+    result = simulate(requests, Server(16, UNLIMITED, slots, StepTime(base=fixed, per_request=each)))
+    # The last requests are left out as the first are: they have the server to themselves once no more arrive.
+    return mean_interval((result.finished - requests.arrival)[: -CHAIN_REQUESTS // 10])
+
+
+# --- 7: when the formula lies ----------------------------------------------------------------------------------------
+
+READERS = 16
+UTILIZED = 0.5  # of peak arithmetic in a prefill; a common measurement
+
+
+def _mistral_on_a100():
+    """Return the step time of Mistral-7B on an A100: memory at full bandwidth, prefill at half of peak arithmetic."""
+    model, gpu = MODELS["Mistral-7B"], GPUS["A100-80"]
+    return StepTime(
+        base=(model.weight_bytes / gpu.bandwidth).to("s"),
+        per_kv_token=(model.kv_bytes_per_token / gpu.bandwidth).to("s"),
+        per_prefill_token=(model.flops_per_token / (UTILIZED * gpu.flops_per_second)).to("s"),
+    )
+
+
+def prefill_stall(prompt_tokens=8192, prefill_budget=512):
+    """Draw what a reader sees when somebody else's long prompt is prefilled, in one piece and in chunks.
+
+    Parameters
+    ----------
+    prompt_tokens : int
+        Tokens of the long prompt, which arrives after 0.2 s.
+    prefill_budget : int
+        Tokens of a step when the prompt is cut into chunks, at least 32.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    Sixteen readers decode on Mistral-7B and an A100 at half of its peak arithmetic; the engine runs both policies.
+
+    Examples
+    --------
+    >>> prefill_stall().alt_text.split(",")[1]
+    ' a reader waits up to 768 ms for a token'
+    """
+    arrival = 0.2
+    requests = Workload(
+        [str(i) for i in range(READERS + 1)],
+        [0.0] * READERS + [arrival],
+        [16] * READERS + [prompt_tokens],
+        [2_000] * READERS + [10],
+    )
+    server = Server(16, UNLIMITED, READERS + 1, _mistral_on_a100())
+    figure, axes = style.new_figure(right_margin=1.75)
+    runs = {
+        "in one piece": simulate(requests, server),
+        f"in chunks of {prefill_budget - READERS:,}": simulate(requests, server, Policy(prefill_budget=prefill_budget)),
+    }
+    end = 1.15 * max(result.first_token[-1] for result in runs.values())
+    said = []
+    for (label, result), look in zip(
+        runs.items(), (style.series(1), style.series(2) | {"linestyle": "-"}), strict=True
+    ):
+        times = result.start_of(np.arange(1, result.steps))  # a reader gets a token at the end of each step
+        times = times[times <= end]
+        first = result.first_token_step[-1]
+        axes.step(times, np.arange(1, len(times) + 1), where="post", label=label, **look | {"marker": ""})
+        axes.plot(times[first], first + 1, **look | {"linestyle": "none", "markersize": 8})
+        said.append(
+            f"{label}, a reader waits up to {style.say(1e3 * np.diff(times).max())} ms for a token, and the prompt "
+            f"{style.say(times[first] - arrival)} s for its first"
+        )
+    axes.axvline(arrival, **style.LIMIT)
+    axes.set(xlim=(0, end), ylim=(0, None), xlabel="Time (s)", ylabel="Tokens that a reader has (tokens)")
+    axes.set_title(f"A prompt of {prompt_tokens:,} tokens arrives among {READERS} readers", **style.TITLE)
+    axes.legend(**LEGEND)
+    return style.finish(figure, f"Prefilled {said[0]}; {said[1]}.")
+
+
+BUDGETS = (128, 256, 512, 1024, 2048, 4096, None)
+BUDGET_SLOTS = 128
+BUDGET_REQUESTS = 200
+BUDGET_RUNS = 6
+
+
+def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
+    """Draw what a token budget trades: the slowest gaps between tokens against the time to the first token.
+
+    Parameters
+    ----------
+    arrival_rate : Quantity
+        Poisson arrival rate of requests with the prompts and outputs of the Azure conversation trace.
+    prefill_budget : int
+        The budget to mark, in tokens.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Notes
+    -----
+    Mistral-7B on an A100 at half of its peak arithmetic, in the engine. Each dot is the mean of some independent runs,
+    with the Student t interval of that mean.
+
+    Examples
+    --------
+    >>> token_budget().alt_text.split(";")[0].split(",")[1]
+    ' where decoding alone would take 7.62 ms'
+    """
+    rate = arrival_rate.m_as("1/s")
+    conversation = profile("azure-conv-2023", seed=0)
+    base, _, per_kv, per_prefill = (1e3 * time for time in _mistral_on_a100().in_clock_units())
+    # Little's law: rate x tokens x step requests decode, and each step reads what they hold.
+    tokens = conversation.new_tokens.mean()
+    held = conversation.prompt_tokens.mean() + tokens / 2
+    decode = base / (1 - rate * tokens * held * per_kv / 1e3)
+    runs = np.array([_simulated_budget(budget, rate) for budget in BUDGETS])
+    mean = runs.mean(axis=1)
+    half_width = student_t_factor(0.99, BUDGET_RUNS - 1) * runs.std(axis=1, ddof=1) / np.sqrt(BUDGET_RUNS)
+    budgets = np.array(BUDGETS[:-1])
+    places = np.arange(len(BUDGETS))
+    marked = BUDGETS.index(prefill_budget)
+
+    figure, panels = style.new_figure(columns=2)
+    panels[0].plot(places[:-1], base + budgets * per_prefill, **style.FORMULA)
+    panels[0].axhline(decode, **style.LIMIT)
+    panels[0].text(0, 1.1 * decode, "a decoding step alone", color=style.GREY)
+    panels[0].set(ylim=(5, 1000), ylabel="Gap at the 99th percentile (ms)")
+    panels[1].set(ylim=(50, 20_000), ylabel="Mean time to first token (ms)")
+    for column, (axes, title) in enumerate(zip(panels, ("Between tokens", "Before the first"), strict=True)):
+        axes.set_yscale("log")
+        axes.errorbar(places, mean[:, column], half_width[:, column], **style.SIMULATION)
+        axes.axvline(marked, **style.CHOSEN)
+        axes.plot(marked, mean[marked, column], marker="D", markersize=10, color=style.AMBER, fillstyle="none")
+        axes.set_xticks(places, [f"{budget}" if budget else "none" for budget in BUDGETS], fontsize=8)
+        axes.set_xlabel("Token budget of a step (tokens)")
+        axes.set_title(title, **style.TITLE)
+    (gap, first), (gap_width, first_width) = mean[marked], half_width[marked]
+    said = f"a budget of {prefill_budget:,} tokens" if prefill_budget else "no budget"
+    return style.finish(
+        figure,
+        f"At {style.say(arrival_rate)} and with {said} the slowest percent of the gaps between tokens exceed "
+        f"{style.say(gap)} ± {style.say(gap_width, 2)} ms, where decoding alone would take {style.say(decode)} ms; the "
+        f"first token takes {style.say(first)} ± {style.say(first_width, 2)} ms on average (99 % intervals of "
+        f"{BUDGET_RUNS} runs).",
+    )
+
+
+@lru_cache(maxsize=256)
+def _simulated_budget(budget, rate):
+    """Return, for each of some independent runs, the p99 of the gaps between tokens and the mean TTFT, in ms."""
+    conversation = profile("azure-conv-2023", seed=0)
+    outcomes = []
+    for seed in range(BUDGET_RUNS):
+        rows = np.random.default_rng(seed).integers(len(conversation), size=BUDGET_REQUESTS)
+        tokens = {"prompt_tokens": conversation.prompt_tokens[rows], "new_tokens": conversation.new_tokens[rows]}
+        requests = poisson(rate, BUDGET_REQUESTS, seed, **tokens)
+        server = Server(16, UNLIMITED, BUDGET_SLOTS, _mistral_on_a100())
+        result = simulate(requests, server, Policy(prefill_budget=budget))
+        outcomes.append((1e3 * itl_percentile(result, 99), 1e3 * ttft(result).mean()))
+    return outcomes
