@@ -328,9 +328,9 @@ class _Queue:
 
     def head(self, now):
         """Return the request that is to be admitted next, or None."""
-        if self.returned:
-            return self.returned[-1]
         if self.rule == "fifo":
+            if self.returned:
+                return self.returned[-1]
             return self.next if self.upcoming <= now else None
         while self.upcoming <= now:
             self.chosen = None
@@ -339,6 +339,8 @@ class _Queue:
             else:
                 self.arrived.append(self.next)
             self._advance()
+        if self.returned:
+            return self.returned[-1]
         if not self.arrived:
             return None
         if self.rule == "shortest_first":
@@ -480,6 +482,7 @@ class _Engine:
             elif not (self.committed > self.total and self.is_short() and self.contend()):
                 self.advance()
         self.retire()
+        self.queue.head(self.now)  # takes note of who has arrived since
 
     def retire(self):
         """Let those go whose last token came before this step."""
@@ -992,6 +995,32 @@ class Result:
             come, at = phases < turn, phase == turn
             pages[at] += _sum_over(start[come], until[come], 1, steps[at])
         return pages
+
+    def tokens_at(self, steps):
+        """Return the tokens in the cache at the end of steps.
+
+        Parameters
+        ----------
+        steps : array_like of int
+            From 0 to one less than `self.steps`, in any order.
+
+        Returns
+        -------
+        ndarray of int
+
+        Examples
+        --------
+        >>> workload = Workload(["a"], [0], prompt_tokens=[3], new_tokens=[4])
+        >>> simulate(workload, Server(page_size=4, total_pages=4, slots=1)).tokens_at([0, 1, 2, 3]).tolist()
+        [4, 5, 6, 0]
+        """
+        steps = np.asarray(steps, dtype=np.int64)
+        _, start, tokens, does = self._lives.T
+        until = self._end - self._complete
+        grows, holds = (does & _GROWS) > 0, (does & _HOLDS) > 0
+        total = _sum_over(start[holds], until[holds], tokens[holds], steps)
+        start, until, birth = start[grows], until[grows], (start - tokens)[grows]
+        return total + (steps + 1) * _sum_over(start, until, 1, steps) - _sum_over(start, until, birth, steps)
 
     def timeline(self):
         """Return the page occupancy over time, at every event and at the step before it.
