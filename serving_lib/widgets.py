@@ -155,7 +155,7 @@ class Explorer(Panel):
         reset = ipywidgets.Button(description="Reset", tooltip="Put every control back to its start", icon="undo")
         reset.on_click(self._reset)
         bar = ipywidgets.Box([control.widget for control in self.controls.values()] + [reset])
-        bar.layout = ipywidgets.Layout(flex_flow="row wrap", align_items="center", width="100%")
+        bar.layout = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
         self.children = [bar, self.error, self.picture]
         self._resetting = False
         for name, control in self.controls.items():
@@ -529,7 +529,7 @@ def _picture(figure):
     """Return the image widget of a figure: 700 CSS pixels where there is room, the width of the column elsewhere."""
     picture = ipywidgets.Image(value=style.to_png(figure, small=True), format="png")
     picture.width = str(round(figure.get_figwidth() * style.CSS_DPI))
-    picture.layout = ipywidgets.Layout(max_width="100%", height="auto", object_fit="contain")
+    picture.layout = ipywidgets.Layout(max_width="calc(100% - 4px)", height="auto", object_fit="contain")
     picture.add_class("serving-picture")
     return picture
 

@@ -1,5 +1,6 @@
-// Jupyter widgets give their sliders, players and pictures no name that a screen reader could say. This JupyterLab
-// extension takes the names from what stands beside them. Everything works without it; only the names are missing.
+// Two things that Jupyter widgets lack in JupyterLab. Their sliders, players and pictures have no name that a screen
+// reader could say: the names are taken from what stands beside them. And the notebook's shortcuts take the keys of a
+// focused control (the arrow keys of a list move to another cell): keys without a modifier are given back to it.
 
 const PLAYER_BUTTONS = { 'fa-play': 'Play', 'fa-pause': 'Pause', 'fa-stop': 'Stop', 'fa-retweet': 'Repeat' };
 
@@ -39,7 +40,18 @@ function nameEverything() {
   }
 }
 
+const CONTROLS = '.jupyter-widgets :is(select, input, button, .noUi-handle), button.jupyter-widgets';
+
+function giveKeysBack(event) {
+  const control = event.target instanceof Element && event.target.closest(CONTROLS);
+  if (control) {
+    const modified = event.shiftKey || event.ctrlKey || event.altKey || event.metaKey;
+    control.toggleAttribute('data-lm-suppress-shortcuts', !modified && event.key !== 'Escape');
+  }
+}
+
 function activate() {
+  window.addEventListener('keydown', giveKeysBack, true); // before the document, where the shortcuts are
   let scheduled = false;
   const observer = new MutationObserver(() => {
     if (!scheduled) {
@@ -53,7 +65,7 @@ function activate() {
   observer.observe(document.body, { childList: true, subtree: true, characterData: true });
 }
 
-const plugin = { id: 'serving-workbook:accessible-names', autoStart: true, activate };
+const plugin = { id: 'serving-workbook:accessible-widgets', autoStart: true, activate };
 
 // What a bundler would write around it: the container that JupyterLab asks for the module './extension'.
 window._JUPYTERLAB = window._JUPYTERLAB || {};
