@@ -232,7 +232,7 @@ EXERCISES = (
             "Price per hour over output tokens per hour, times a million.",
         ),
         worked="""
-            {a100_busy} over {ceiling}, rounded up, is {a100_needed} A100; {h100_busy} over {ceiling} is {h100_needed} H100.
+            {a100_busy} / {ceiling}, rounded up: {a100_needed} A100; {h100_busy} / {ceiling}: {h100_needed} H100.
             The output is {tokens_per_hour:7}.
             {a100_needed} A100 at {a100_price}: {a100_cost} a million. {h100_needed} H100 at {h100_price}:
                 {h100_cost} a million.
