@@ -82,7 +82,6 @@ BRITISH = {
     r"fulfil(s?|ment)": r"fulfill\1",
     r"whilst": "while",
     r"amongst": "among",
-    r"queuing": "queueing",  # both are American; the field writes queueing
 }
 
 
@@ -383,11 +382,12 @@ def randomness_is_seeded(cells, _form) -> Iterator[str]:
 
 def _needs_a_seed(call):
     """Whether a function of the library would draw without a seed: its `seed` is None by default, and is not passed."""
-    function = getattr(serving_lib, _last_name(call.func) or "", None)
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
+    function = serving_lib
+    for name in ast.unparse(call.func).split("."):
+        function = getattr(function, name, None)
+    if not callable(function):
         return False
+    parameters = inspect.signature(function).parameters
     if "seed" not in parameters or parameters["seed"].default is not None:
         return False
     position = list(parameters).index("seed")

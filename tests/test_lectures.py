@@ -5,6 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import serving_lib
 from serving_lib.exercises.framework import exercises_of
 from tests import lecture_linter
 from tests.lecture_linter import FORMS, NOTEBOOK_RULES, RULES, Form, british_words, kernel_is_python3, lint
@@ -159,6 +160,15 @@ def test_an_import_may_be_allowed_with_its_reason():
     assert problems_of("imports_only_the_library", notebook)
     form = Form("start", other_imports={"concurrent.futures": "the sweep runs on several processes"})
     assert problems_of("imports_only_the_library", notebook, form) == []
+
+
+def test_a_random_function_of_the_library_is_passed_a_seed(monkeypatch):
+    monkeypatch.setattr(serving_lib, "draw", lambda count, seed=None: (count, seed), raising=False)
+    notebook = a_lecture()
+    for source, problems in {"draw(3)": 1, "draw(3, 1)": 0, "draw(3, seed=1)": 0}.items():
+        code_cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        code_cell.source = source
+        assert len(problems_of("randomness_is_seeded", notebook)) == problems
 
 
 def test_every_rule_is_shown_to_fire():
