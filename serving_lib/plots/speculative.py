@@ -31,7 +31,7 @@ OTHER = style.SIMULATION | {"color": style.RED, "marker": "s", "markersize": 4} 
 WRONG = {"color": style.RED, "linestyle": "--", "linewidth": 1.8}  # a formula that is often used and is wrong
 
 
-def speculative_rounds(acceptance=0.8, draft_length=4):
+def speculative_rounds(acceptance=0.7, draft_length=4):
     """Draw ten rounds coin by coin, and the law of the tokens per round: formula, and simulation with its intervals.
 
     Parameters
@@ -97,7 +97,7 @@ def _draw_rounds(axes, accepted, draft_length):
     axes.text(0.03, 0.035, "empty: drafted, thrown away", transform=axes.transAxes, fontsize=9, va="center")
 
 
-def speculative_tokens(acceptance=0.8, draft_length=4):
+def speculative_tokens(acceptance=0.7, draft_length=4):
     """Draw the tokens per round against the draft length: formula, simulation, ceiling, and a wrong formula.
 
     Parameters
@@ -143,7 +143,7 @@ def speculative_tokens(acceptance=0.8, draft_length=4):
 
 
 def acceptance_overlap(
-    target_a=5, target_b=3, target_c=2, target_d=0, draft_a=2, draft_b=6, draft_c=2, draft_d=0, replace_from="residual"
+    target_a=4, target_b=1, target_c=3, target_d=2, draft_a=2, draft_b=4, draft_c=3, draft_d=1, replace_from="residual"
 ):
     """Draw two distributions, their overlap, and what accepting and replacing emits: formula and simulation.
 
@@ -326,7 +326,7 @@ def _softmax(logits, temperature):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def speculative_speedup(acceptance=0.8, draft_cost_ratio=0.05):
+def speculative_speedup(acceptance=0.7, draft_cost_ratio=0.1):
     """Draw the speed-up over acceptance and draft length, with the best length marked, and a cut at one acceptance.
 
     Parameters
@@ -446,7 +446,7 @@ ROW_INPUTS = ("acceptance", "draft_length", "draft_cost_ratio")
 HALF_TENTH = 0.05 + 1e-12
 
 
-def speculative_operations(acceptance=0.8, draft_cost_ratio=0.05):
+def speculative_operations(acceptance=0.7, draft_cost_ratio=0.1):
     """Draw speed-up and operations per token against the draft length: formulas, and simulation with its intervals.
 
     Parameters
@@ -496,7 +496,7 @@ def speculative_operations(acceptance=0.8, draft_cost_ratio=0.05):
     )
 
 
-def speculative_batch(acceptance=0.7, draft_length=4, draft_cost_ratio=0.05):
+def speculative_batch(acceptance=0.7, draft_length=4, draft_cost_ratio=0.1):
     """Draw the speed-up against the batch size on two GPUs, with the break-even marked: formula and simulation.
 
     Parameters
@@ -553,8 +553,8 @@ def speculative_batch(acceptance=0.7, draft_length=4, draft_cost_ratio=0.05):
     return style.finish(
         figure,
         f"With acceptance {acceptance:g}, {draft_length} drafted tokens and a draft step of {draft_cost_ratio:g} "
-        f"target steps, one request alone decodes {at_one:.2f} times as fast. {even}; far beyond the knee the speed-up is "
-        f"{tokens * gain[-1]:.2f}.",
+        f"target steps, one request alone decodes {at_one:.2f} times as fast. {even}; far beyond the knee the speed-up "
+        f"is {tokens * gain[-1]:.2f}.",
     )
 
 
