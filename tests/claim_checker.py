@@ -3,7 +3,7 @@
 A claim is an HTML comment that starts with `=`, right after the number (and its unit) in a markdown cell. Readers do
 not see it; `check_claims` evaluates it and compares at the printed precision. What may stand before a claim:
 
-- `4.605`, `-3`, `1,234.5`, `3e-3`, `240x`, `78 %` (of a share: 0.78), words: `Five times`, `half`, `it doubles again`;
+- `4.605`, `.518`, `-3`, `1,234.5`, `3e-3`, `240x`, `78 %` (of a share: 0.78), words: `Five times`, `half`, `it doubles again`;
 - a number with a unit, where the expression is a Quantity: `434 ms`, `6.4 requests/s`, `42.9 GB`;
 - several numbers, where the expression is a sequence: `5.0 / 1.75 / 1.25`;
 - anything at all, where the expression is true or false: `more than twice<!-- = ratio > 2 -->`.
@@ -35,7 +35,7 @@ WORDS |= {"double": 2, "doubles": 2, "doubled": 2, "triple": 3, "triples": 3, "t
 FRACTIONS = {"half": 1 / 2, "halves": 1 / 2, "third": 1 / 3, "quarter": 1 / 4, "fifth": 1 / 5, "tenth": 1 / 10}
 
 NUMBER = re.compile(
-    r"(?<![\w.,])(?P<digits>[-\N{MINUS SIGN}]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-\N{MINUS SIGN}]?\d+(?:\.\d+)?)"
+    r"(?<![\w.,])(?P<digits>[-\N{MINUS SIGN}]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+))"
     r"(?P<exponent>e[-+]?\d+|\s*(?:\\times|\N{MULTIPLICATION SIGN})\s*10\^\{?-?\d+\}?)?(?P<times>x\b)?(?![\d])"
     r"|\b(?P<word>" + "|".join([*WORDS, *FRACTIONS]) + r")\b",
     flags=re.IGNORECASE,
