@@ -3,7 +3,8 @@
 A claim is an HTML comment that starts with `=`, right after the number (and its unit) in a markdown cell. Readers do
 not see it; `check_claims` evaluates it and compares at the printed precision. What may stand before a claim:
 
-- `4.605`, `.518`, `-3`, `1,234.5`, `3e-3`, `240x`, `78 %` (of a share: 0.78), words: `Five times`, `half`, `it doubles again`;
+- `4.605`, `.518`, `-3`, `1,234.5`, `3e-3`, `240x`, `78 %` (of a share: 0.78);
+- words: `Five times`, `half`, `it doubles again`;
 - a number with a unit, where the expression is a Quantity: `434 ms`, `6.4 requests/s`, `42.9 GB`;
 - several numbers, where the expression is a sequence: `5.0 / 1.75 / 1.25`;
 - anything at all, where the expression is true or false: `more than twice<!-- = ratio > 2 -->`.
