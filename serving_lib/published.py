@@ -125,3 +125,55 @@ SCALING_BOOK_DECODE = {
         DecodeRow(240, 52.99, 4529.34),
     ),
 }
+
+KWON_2023 = "Kwon et al. (2023), PagedAttention, https://arxiv.org/abs/2309.06180"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Mean lengths of the requests of a data set, Kwon et al. (2023), Fig. 11.
+
+    Parameters
+    ----------
+    prompt_tokens, new_tokens : float
+        Printed means, with two decimals.
+    """
+
+    prompt_tokens: float
+    new_tokens: float
+
+
+KWON_FIGURE_11 = {"ShareGPT": Lengths(161.31, 337.99), "Alpaca": Lengths(19.31, 58.45)}
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One bar of Kwon et al. (2023), Fig. 2: where the KV cache of OPT-13B is on average, in percent.
+
+    Parameters
+    ----------
+    system : str
+    token_states, reservation, internal, external : float or None
+        Printed with one decimal; None where nothing is printed. The last is "external fragmentation and others".
+    """
+
+    system: str
+    token_states: float
+    reservation: float | None
+    internal: float | None
+    external: float | None
+
+
+KWON_FIGURE_2 = {
+    "reserve_max": MemoryRow("Orca (Max)", 20.4, 13.3, 57.3, 8.9),
+    "reserve_pow2": MemoryRow("Orca (Pow2)", 26.8, 17.9, 13.6, 41.6),
+    "reserve_exact": MemoryRow("Orca (Oracle)", 38.2, 25.2, None, 36.6),
+    "paged": MemoryRow("vLLM", 96.3, None, None, None),
+}
+
+# Kwon et al. (2023), Fig. 13: mean number of requests of OPT-13B that run at a time; ShareGPT comes at 2 requests per
+# second, Alpaca at 30.
+KWON_FIGURE_13 = {
+    "ShareGPT": {"reserve_max": 7.00, "reserve_pow2": 9.81, "reserve_exact": 13.62, "paged": 30.42},
+    "Alpaca": {"reserve_max": 7.00, "reserve_pow2": 43.24, "reserve_exact": 72.75, "paged": 132.44},
+}

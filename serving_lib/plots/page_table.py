@@ -77,6 +77,7 @@ def replay(result, requests, page_size, total_pages):
     waiting = deque(request["id"] for request in order)
     free = list(range(total_pages))  # a heap
     pages, tokens = {}, {}  # of the active requests, in the order of admission
+    generated = dict.fromkeys(by_id, 0)  # a preempted request keeps its tokens: they are prefilled with its prompt
     frames = []
 
     def hold(name, count):
@@ -93,18 +94,20 @@ def replay(result, requests, page_size, total_pages):
             heapq.heappush(free, page)
 
     for step in result["steps"]:
-        for name in step.get("preempted", ()):
-            release(name)
-            waiting.appendleft(name)
         for name in step["admitted"]:
             if name not in by_id:
                 raise ValueError(f"step {step['tick']}: {name!r} is none of the requests; {_MISMATCH}")
             waiting.remove(name)
             pages[name] = []
-            hold(name, by_id[name]["prompt_tokens"])
+            hold(name, by_id[name]["prompt_tokens"] + generated[name])
+        # After the admissions, for a step may evict whom it has just admitted; one that evicts first admits nobody.
+        for name in step.get("preempted", ()):
+            release(name)
+            waiting.appendleft(name)
         stalled = tuple(name for name in pages if name not in step["decoded"])
         for name in step["decoded"]:
             hold(name, tokens[name] + 1)
+            generated[name] += 1
             if name in step["completed"]:
                 release(name)
         in_use = total_pages - len(free)
@@ -140,8 +143,8 @@ _MISMATCH = "are these the requests and the pool that the result was computed fr
 
 def _in_words(step, stalled, queue, in_use, total):
     events = [
-        _clause(step.get("preempted", ()), "is preempted", "are preempted"),
         _clause(step["admitted"], "is admitted", "are admitted"),
+        _clause(step.get("preempted", ()), "is preempted", "are preempted"),
         _clause(step["decoded"], "decodes", "decode"),
         _clause(step["completed"], "completes and frees its pages", "complete and free their pages"),
         _clause(stalled, "stalls for want of a page", "stall for want of a page"),
