@@ -5,17 +5,8 @@
 """
 
 from serving_lib.plots.arrivals import dispersion, real_arrivals, resident_tokens, rush_hour
-from serving_lib.plots.batching import (
-    batch_chain,
-    batch_formation,
-    batch_knee,
-    padding_waste,
-    prefill_stall,
-    roofline,
-    scaling_book,
-    slot_by_slot,
-    token_budget,
-)
+from serving_lib.plots.batching import batch_chain, batch_formation, batch_knee, padding_waste, slot_by_slot
+from serving_lib.plots.prefill import prefill_stall, token_budget
 from serving_lib.plots.queueing import (
     littles_law,
     many_runs,
@@ -41,6 +32,8 @@ from serving_lib.plots.speculative import (
     speculative_tokens,
     varying_acceptance,
 )
+from serving_lib.plots.step_time import roofline, scaling_book
+from serving_lib.plots.start import life_of_requests, request_metrics
 
 __all__ = [
     "acceptance_overlap",
@@ -49,6 +42,7 @@ __all__ = [
     "batch_knee",
     "dispersion",
     "leviathan_table_4",
+    "life_of_requests",
     "littles_law",
     "lossless_text",
     "many_runs",
@@ -59,6 +53,7 @@ __all__ = [
     "pooling",
     "prefill_stall",
     "real_arrivals",
+    "request_metrics",
     "residency",
     "resident_tokens",
     "response_tail",

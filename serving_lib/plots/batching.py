@@ -10,13 +10,9 @@ from serving_lib.batching import (
     calc_batch_knee,
     calc_batch_throughput_share,
     calc_padding_waste_fraction,
-    calc_roofline_step_time,
 )
 from serving_lib.engine import Policy, Server, StepTime, simulate
-from serving_lib.metrics import itl_percentile, ttft
-from serving_lib.models import GPUS, MODELS
 from serving_lib.plots import style
-from serving_lib.published import SCALING_BOOK_DECODE
 from serving_lib.queue_simulator import mean_interval, simulate_queue, student_t_factor
 from serving_lib.queueing import calc_kingman_wait_ratio
 from serving_lib.units import ureg
@@ -26,7 +22,7 @@ FORMED_REQUESTS = 20_000
 BATCH_SIZES = 2 ** np.arange(10)
 UNLIMITED = 10**9  # pages: memory is the subject of lecture 04
 LEGEND = {"loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False, "fontsize": 9, "labelcolor": style.INK}
-_DOTS = {name: look for name, look in style.SIMULATION.items() if name not in ("capsize", "elinewidth")}
+DOTS = {name: look for name, look in style.SIMULATION.items() if name not in ("capsize", "elinewidth")}
 
 
 # --- 1: what a step costs, and what it brings ------------------------------------------------------------------------
@@ -68,8 +64,8 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     gain.axhline(ceiling, **style.LIMIT)
     tried = BATCH_SIZES[:9]
     runs = np.array([_simulated_full_batch(int(number), fixed, each) for number in tried])
-    cost.plot(tried, runs, **_DOTS)
-    gain.plot(tried, 1e3 * tried / runs, **_DOTS)
+    cost.plot(tried, runs, **DOTS)
+    gain.plot(tried, 1e3 * tried / runs, **DOTS)
     marks = (
         (cost, fixed + batch_size * each, 1.15 * step[-1], "Time of one step (ms)"),
         (gain, share * ceiling, 1.15 * ceiling, "Throughput (tokens/s)"),
@@ -77,7 +73,7 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     for axes, y, top, label in marks:
         axes.axvline(batch_size, **style.CHOSEN)
         axes.plot(batch_size, y, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
-        axes.set(xlim=(0, 256), ylim=(0, top), xlabel="Batch size (requests)", ylabel=label)
+        axes.set(xlim=(0, 262), ylim=(0, top), xlabel="Batch size (requests)", ylabel=label)
         axes.set_xticks([0, 64, 128, 192, 256])
         axes.locator_params(axis="y", nbins=4)
     cost.set_title("What a step costs", **style.TITLE)
@@ -93,7 +89,7 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
 @lru_cache(maxsize=4096)
 def _simulated_full_batch(size, fixed, each):
     """Return the time per token of the engine with all its slots in use."""
-    requests = _all_at_once(np.full(size, 8))
+    requests = all_at_once(np.full(size, 8))
     return simulate(requests, Server(16, UNLIMITED, size, StepTime(base=fixed, per_request=each))).duration / 8
 
 
@@ -134,7 +130,7 @@ def batch_formation(arrival_rate=400 / ureg.s, fixed_time=8 * ureg.ms, per_reque
     figure, axes = style.new_figure(right_margin=1.75)
     axes.set_title("Full batches only: the mean time of a request", **style.TITLE)
     axes.set(xlabel="Batch size (requests)", ylabel="Mean time of a request (ms)")
-    _log2_batch_axis(axes, BATCH_SIZES[-1])
+    log2_batch_axis(axes, BATCH_SIZES[-1])
     if not steady.any():
         axes.set_ylim(0, 1)
         axes.text(1.2, 0.5, "no batch size keeps up")
@@ -165,7 +161,8 @@ def batch_formation(arrival_rate=400 / ureg.s, fixed_time=8 * ureg.ms, per_reque
     )
 
 
-def _log2_batch_axis(axes, largest):
+def log2_batch_axis(axes, largest):
+    """Let an axis double from tick to tick, up to a largest batch size."""
     ticks = [size for size in BATCH_SIZES.tolist() if size <= largest]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -245,7 +242,7 @@ def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
     many.errorbar(BATCH_SIZES[:8], *np.transpose(dots), **style.SIMULATION)
     many.axvline(batch_size, **style.CHOSEN)
     many.plot(batch_size, chosen, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
-    _log2_batch_axis(many, 128)
+    log2_batch_axis(many, 128)
     many.set(ylim=(0, 1.05), xlabel="Batch size (requests)", ylabel="Slots in use (fraction)")
     many.set_title("Many batches", **style.TITLE)
     for axes in (one, many):
@@ -280,7 +277,7 @@ def _expected_longest(population, size):
 def _simulated_static_busy(lengths, size):
     """Return the simulated share of slot-time in use, and the half width of its 99 % interval (a ratio of means)."""
     drawn = np.random.default_rng(3).choice(_population(lengths), (WASTE_BATCHES, size))
-    result = simulate(_all_at_once(drawn.ravel()), Server(16, UNLIMITED, size), Policy(batching="static"))
+    result = simulate(all_at_once(drawn.ravel()), Server(16, UNLIMITED, size), Policy(batching="static"))
     started = np.unique(result.admitted)
     taken = np.diff(np.append(started, result.finished.max()))
     ratio = drawn.sum() / (size * taken.sum())
@@ -288,7 +285,7 @@ def _simulated_static_busy(lengths, size):
     return ratio, student_t_factor(0.99, WASTE_BATCHES - 1) * spread / np.sqrt(WASTE_BATCHES)
 
 
-def _all_at_once(new_tokens):
+def all_at_once(new_tokens):
     """Return requests that wait from the start, with prompts of one token."""
     count = len(new_tokens)
     return Workload([str(i) for i in range(1, count + 1)], np.zeros(count), np.ones(count, dtype=int), new_tokens)
@@ -320,7 +317,7 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
     >>> slot_by_slot().alt_text.split(";")[1]
     ' continuous batching takes 37 steps with its slots 84% busy.'
     """
-    workload = _all_at_once(np.random.default_rng(seed).integers(1, longest + 1, requests))
+    workload = all_at_once(np.random.default_rng(seed).integers(1, longest + 1, requests))
     figure, panels = style.new_figure(rows=2, height=4.4, sharex=True)
     step, said = -(-slots // 4), []
     for axes, batching in zip(panels, ("static", "continuous"), strict=True):
@@ -349,170 +346,6 @@ def _slots_of(result):
         slot = next(slot for slot in range(len(free) + 1) if free.get(slot, 0) <= start)
         free[slot] = stop
         yield slot, start, stop
-
-
-# --- 5: where the two times come from --------------------------------------------------------------------------------
-
-
-def roofline(model="Llama-3-8B", gpu="A100-80", context_tokens=4096, batch_size=32):
-    """Draw the least time of a decoding step against the batch size, and what it is made of.
-
-    Parameters
-    ----------
-    model : str
-        A name of `serving_lib.models.MODELS`.
-    gpu : str
-        A name of `serving_lib.models.GPUS`.
-    context_tokens : int
-        Tokens that each request has in the cache.
-    batch_size : int
-        The batch size to mark.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Notes
-    -----
-    Weights and arithmetic overlap, so the longer of the two counts; the KV cache comes on top. The dots are one step
-    of the engine at these costs, up to where arithmetic takes over, which the engine's affine step does not know.
-
-    Examples
-    --------
-    >>> roofline(batch_size=256).alt_text.split(".")[-2]
-    ' The memory holds 119 such requests'
-    """
-    shape, limits = MODELS[model], GPUS[gpu]
-    bandwidth = limits.bandwidth.m_as("byte/ms")
-    weights, kv = shape.weight_bytes.m_as("byte") / bandwidth, shape.kv_bytes_per_token.m_as("byte") / bandwidth
-    kv *= context_tokens
-    arithmetic = shape.flops_per_token / limits.flops_per_second.m_as("flop/ms")
-    fits = (limits.memory - shape.weight_bytes).m_as("byte") / (shape.kv_bytes_per_token.m_as("byte") * context_tokens)
-    fits = max(0, int(fits))
-    size = np.unique(np.round(2 ** np.linspace(0, 9, 91)))
-    step = _roofline_step(shape, limits, context_tokens, size)
-    chosen = _roofline_step(shape, limits, context_tokens, batch_size)
-    parts = {
-        "weights": (np.full(len(size), weights), style.series(1)),
-        "arithmetic": (size * arithmetic, style.series(3)),
-        "KV cache": (size * kv, style.series(2)),
-        "step": (step, style.FORMULA),
-    }
-
-    figure, axes = style.new_figure(right_margin=1.0)
-    _log2_batch_axis(axes, BATCH_SIZES[-1])
-    axes.set_yscale("log")
-    low, high = 0.5 * weights, 3 * step[-1]
-    axes.set(ylim=(low, high), xlabel="Batch size (requests)", ylabel="Time of one step (ms)")
-    axes.set_title(f"One decoding step of {model} on {gpu}, {context_tokens:,} tokens each", **style.TITLE)
-    if fits < BATCH_SIZES[-1]:
-        axes.axvspan(max(fits, 0.9), 1.1 * BATCH_SIZES[-1], facecolor=style.PALE, edgecolor="none")
-        axes.text(BATCH_SIZES[-1], high / 1.1, "does not fit in memory", ha="right", va="top", color=style.GREY)
-    for (label, (part, look)), y in zip(
-        parts.items(), _apart([part[-1] for part, _ in parts.values()], low, high), strict=True
-    ):
-        axes.plot(size, part, **look | {"marker": ""})
-        style.label_line(axes, size, np.full(len(size), y), label, look)
-    tried = BATCH_SIZES[(limits.flops_per_byte >= BATCH_SIZES) & (fits >= BATCH_SIZES)]
-    axes.plot(tried, [_simulated_step(int(number), weights, kv, context_tokens) for number in tried], **_DOTS)
-    axes.axvline(batch_size, **style.CHOSEN)
-    axes.plot(batch_size, chosen, marker="D", markersize=10, color=style.AMBER, fillstyle="none")
-    taken = {"weight bytes": weights, "arithmetic": batch_size * arithmetic, "KV bytes": batch_size * kv}
-    return style.finish(
-        figure,
-        f"At batch {batch_size} a step takes {style.say(chosen)} ms: reading the weights {style.say(weights)} ms, "
-        f"arithmetic {style.say(batch_size * arithmetic)} ms, of which the longer counts, and reading the KV cache "
-        f"{style.say(batch_size * kv)} ms. Most of it goes into {max(taken, key=taken.get)}. "
-        f"The memory holds {fits:,} such requests.",
-    )
-
-
-def _roofline_step(model, gpu, context_tokens, batch_size):
-    """Return the time of a step, in ms."""
-    time = calc_roofline_step_time(
-        batch_size,
-        model.weight_bytes,
-        model.kv_bytes_per_token * context_tokens,
-        model.flops_per_token,
-        gpu.bandwidth,
-        gpu.flops_per_second,
-    )
-    return time.m_as("ms")
-
-
-def _apart(values, low, high):
-    """Return where labels of lines stand on a logarithmic axis, so that they do not touch."""
-    place = np.log(np.array(values) / low) / np.log(high / low)
-    order = np.argsort(place)
-    gaps = np.maximum(np.diff(place[order]), 0.065)
-    place[order] = place[order][0] + np.concatenate([[0], np.cumsum(gaps)])
-    place -= max(0, place.max() - 0.99)
-    return low * (high / low) ** place
-
-
-@lru_cache(maxsize=4096)
-def _simulated_step(size, weights, kv, context_tokens):
-    """Return the time in ms of the engine's step in which `size` requests hold `context_tokens` each."""
-    requests = Workload([str(i) for i in range(size)], np.zeros(size), np.full(size, context_tokens), np.full(size, 2))
-    cost = StepTime(base=weights, per_kv_token=kv / context_tokens)
-    result = simulate(requests, Server(16, UNLIMITED, size, cost))
-    return itl_percentile(result, 50)
-
-
-def scaling_book(batch_size=240, weights=26 * ureg.GB, bandwidth=6.56 * ureg.TB / ureg.s):
-    """Draw the throughput of Llama-2-13B on eight TPU v5e against the batch size, beside the values a book prints.
-
-    Parameters
-    ----------
-    batch_size : int
-        The batch size to mark.
-    weights : Quantity
-        Size of the weights.
-    bandwidth : Quantity
-        Memory bandwidth of the eight chips together.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    References
-    ----------
-    Austin et al. (2025), How to Scale Your Model, part 7. https://jax-ml.github.io/scaling-book/inference/
-
-    Examples
-    --------
-    >>> scaling_book(batch_size=240).alt_text.split(";")[0]
-    'A batch of 240 instead of 1 brings 4.8 times the tokens per second with 6.7 GB of KV cache per sequence'
-    """
-    size = np.unique(np.round(2 ** np.linspace(0, 8, 81)))
-    peak = 8 * 197e12 * ureg.flop / ureg.s
-    figure, axes = style.new_figure(right_margin=1.5)
-    _log2_batch_axis(axes, 256)
-    said, top = [], 0
-    for index, (kv, printed) in enumerate(SCALING_BOOK_DECODE.items()):
-
-        def throughput(batch, kv=kv):
-            return batch / calc_roofline_step_time(batch, weights, kv * ureg.GB, 0, bandwidth, peak).m_as("s")
-
-        gain = throughput(batch_size) / throughput(1)
-        look = style.series(index)
-        axes.plot(size, throughput(size), **look | {"marker": ""})
-        axes.plot(
-            [row.batch for row in printed],
-            [row.tokens_per_second for row in printed],
-            **look | {"linestyle": "none", "markersize": 6},
-        )
-        axes.plot(batch_size, throughput(batch_size), marker="D", markersize=10, color=style.AMBER, fillstyle="none")
-        label = f"{kv:g} GB of KV\neach: {gain:.1f}x"
-        style.label_line(axes, size, throughput(size), label, look)
-        said.append(f"{gain:.1f} times the tokens per second with {kv:g} GB of KV cache per sequence")
-        top = max(top, throughput(256))
-    axes.axvline(batch_size, **style.CHOSEN)
-    axes.set(ylim=(0, 1.15 * top), xlabel="Batch size (sequences)", ylabel="Throughput (tokens/s)")
-    axes.set_title("Lines: computed; markers: printed in the book", **style.TITLE)
-    return style.finish(
-        figure, f"A batch of {batch_size} instead of 1 brings {said[0]}; with a fifth of it, {said[1]}."
-    )
 
 
 # --- 6: the batch and the queue in front of it -----------------------------------------------------------------------
@@ -610,160 +443,3 @@ def _simulated_chain(rate, slots, fixed, each):
     result = simulate(requests, Server(16, UNLIMITED, slots, StepTime(base=fixed, per_request=each)))
     # The last requests are left out as the first are: they have the server to themselves once no more arrive.
     return mean_interval((result.finished - requests.arrival)[: -CHAIN_REQUESTS // 10])
-
-
-# --- 7: when the formula lies ----------------------------------------------------------------------------------------
-
-READERS = 16
-UTILIZED = 0.5  # of peak arithmetic in a prefill; a common measurement
-
-
-def _mistral_on_a100():
-    """Return the step time of Mistral-7B on an A100: memory at full bandwidth, prefill at half of peak arithmetic."""
-    model, gpu = MODELS["Mistral-7B"], GPUS["A100-80"]
-    return StepTime(
-        base=(model.weight_bytes / gpu.bandwidth).to("s"),
-        per_kv_token=(model.kv_bytes_per_token / gpu.bandwidth).to("s"),
-        per_prefill_token=(model.flops_per_token / (UTILIZED * gpu.flops_per_second)).to("s"),
-    )
-
-
-def prefill_stall(prompt_tokens=8192, prefill_budget=512):
-    """Draw what a reader sees when somebody else's long prompt is prefilled, in one piece and in chunks.
-
-    Parameters
-    ----------
-    prompt_tokens : int
-        Tokens of the long prompt, which arrives after 0.2 s.
-    prefill_budget : int
-        Tokens of a step when the prompt is cut into chunks, at least 32.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Notes
-    -----
-    Sixteen readers decode on Mistral-7B and an A100 at half of its peak arithmetic; the engine runs both policies.
-
-    Examples
-    --------
-    >>> prefill_stall().alt_text.split(",")[1]
-    ' a reader waits up to 768 ms for a token'
-    """
-    arrival = 0.2
-    requests = Workload(
-        [str(i) for i in range(READERS + 1)],
-        [0.0] * READERS + [arrival],
-        [16] * READERS + [prompt_tokens],
-        [2_000] * READERS + [10],
-    )
-    server = Server(16, UNLIMITED, READERS + 1, _mistral_on_a100())
-    figure, axes = style.new_figure(right_margin=1.75)
-    runs = {
-        "in one piece": simulate(requests, server),
-        f"in chunks of {prefill_budget - READERS:,}": simulate(requests, server, Policy(prefill_budget=prefill_budget)),
-    }
-    end = 1.15 * max(result.first_token[-1] for result in runs.values())
-    said = []
-    for (label, result), look in zip(
-        runs.items(), (style.series(1), style.series(2) | {"linestyle": "-"}), strict=True
-    ):
-        times = result.start_of(np.arange(1, result.steps))  # a reader gets a token at the end of each step
-        times = times[times <= end]
-        first = result.first_token_step[-1]
-        axes.step(times, np.arange(1, len(times) + 1), where="post", label=label, **look | {"marker": ""})
-        axes.plot(times[first], first + 1, **look | {"linestyle": "none", "markersize": 8})
-        said.append(
-            f"{label}, a reader waits up to {style.say(1e3 * np.diff(times).max())} ms for a token, and the prompt "
-            f"{style.say(times[first] - arrival)} s for its first"
-        )
-    axes.axvline(arrival, **style.LIMIT)
-    axes.set(xlim=(0, end), ylim=(0, None), xlabel="Time (s)", ylabel="Tokens that a reader has (tokens)")
-    axes.set_title(f"A prompt of {prompt_tokens:,} tokens arrives among {READERS} readers", **style.TITLE)
-    axes.legend(**LEGEND)
-    return style.finish(figure, f"Prefilled {said[0]}; {said[1]}.")
-
-
-BUDGETS = (128, 256, 512, 1024, 2048, 4096, None)
-BUDGET_SLOTS = 128
-BUDGET_REQUESTS = 200
-BUDGET_RUNS = 6
-
-
-def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
-    """Draw what a token budget trades: the slowest gaps between tokens against the time to the first token.
-
-    Parameters
-    ----------
-    arrival_rate : Quantity
-        Poisson arrival rate of requests with the prompts and outputs of the Azure conversation trace.
-    prefill_budget : int
-        The budget to mark, in tokens.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Notes
-    -----
-    Mistral-7B on an A100 at half of its peak arithmetic, in the engine. Each dot is the mean of some independent runs,
-    with the Student t interval of that mean.
-
-    Examples
-    --------
-    >>> token_budget().alt_text.split(";")[0].split(",")[1]
-    ' where decoding alone would take 7.62 ms'
-    """
-    rate = arrival_rate.m_as("1/s")
-    conversation = profile("azure-conv-2023", seed=0)
-    base, _, per_kv, per_prefill = (1e3 * time for time in _mistral_on_a100().in_clock_units())
-    # Little's law: rate x tokens x step requests decode, and each step reads what they hold.
-    tokens = conversation.new_tokens.mean()
-    held = conversation.prompt_tokens.mean() + tokens / 2
-    decode = base / (1 - rate * tokens * held * per_kv / 1e3)
-    runs = np.array([_simulated_budget(budget, rate) for budget in BUDGETS])
-    mean = runs.mean(axis=1)
-    half_width = student_t_factor(0.99, BUDGET_RUNS - 1) * runs.std(axis=1, ddof=1) / np.sqrt(BUDGET_RUNS)
-    budgets = np.array(BUDGETS[:-1])
-    places = np.arange(len(BUDGETS))
-    marked = BUDGETS.index(prefill_budget)
-
-    figure, panels = style.new_figure(columns=2)
-    panels[0].plot(places[:-1], base + budgets * per_prefill, **style.FORMULA)
-    panels[0].axhline(decode, **style.LIMIT)
-    panels[0].text(0, 1.1 * decode, "a decoding step alone", color=style.GREY)
-    panels[0].set(ylim=(5, 1000), ylabel="Gap at the 99th percentile (ms)")
-    panels[1].set(ylim=(50, 20_000), ylabel="Mean time to first token (ms)")
-    for column, (axes, title) in enumerate(zip(panels, ("Between tokens", "Before the first"), strict=True)):
-        axes.set_yscale("log")
-        axes.errorbar(places, mean[:, column], half_width[:, column], **style.SIMULATION)
-        axes.axvline(marked, **style.CHOSEN)
-        axes.plot(marked, mean[marked, column], marker="D", markersize=10, color=style.AMBER, fillstyle="none")
-        axes.set_xticks(places, [f"{budget}" if budget else "none" for budget in BUDGETS], fontsize=8)
-        axes.set_xlabel("Token budget of a step (tokens)")
-        axes.set_title(title, **style.TITLE)
-    (gap, first), (gap_width, first_width) = mean[marked], half_width[marked]
-    said = f"a budget of {prefill_budget:,} tokens" if prefill_budget else "no budget"
-    return style.finish(
-        figure,
-        f"At {style.say(arrival_rate)} and with {said} the slowest percent of the gaps between tokens exceed "
-        f"{style.say(gap)} ± {style.say(gap_width, 2)} ms, where decoding alone would take {style.say(decode)} ms; the "
-        f"first token takes {style.say(first)} ± {style.say(first_width, 2)} ms on average (99 % intervals of "
-        f"{BUDGET_RUNS} runs).",
-    )
-
-
-@lru_cache(maxsize=256)
-def _simulated_budget(budget, rate):
-    """Return, for each of some independent runs, the p99 of the gaps between tokens and the mean TTFT, in ms."""
-    conversation = profile("azure-conv-2023", seed=0)
-    outcomes = []
-    for seed in range(BUDGET_RUNS):
-        rows = np.random.default_rng(seed).integers(len(conversation), size=BUDGET_REQUESTS)
-        tokens = {"prompt_tokens": conversation.prompt_tokens[rows], "new_tokens": conversation.new_tokens[rows]}
-        requests = poisson(rate, BUDGET_REQUESTS, seed, **tokens)
-        server = Server(16, UNLIMITED, BUDGET_SLOTS, _mistral_on_a100())
-        result = simulate(requests, server, Policy(prefill_budget=budget))
-        outcomes.append((1e3 * itl_percentile(result, 99), 1e3 * ttft(result).mean()))
-    return outcomes
