@@ -298,7 +298,7 @@ def simulate(workload, server, policy=None, max_steps=None):
             f"prefill_budget must be at least the slots ({server.slots}), so that every running request can decode, "
             f"got {policy.prefill_budget}"
         )
-    max_steps = math.inf if max_steps is None else check_count("max_steps", max_steps, minimum=0)
+    max_steps = _NO_LIMIT if max_steps is None else check_count("max_steps", max_steps, minimum=0)
     engine = _Engine(workload, server, policy, max_steps)
     engine.run()
     return Result(engine)
@@ -310,6 +310,8 @@ def simulate(workload, server, policy=None, max_steps=None):
 
 # What a request does from a step on, as the log of lives has it. ADMITTED is added if it joins in that step.
 _GONE, _HOLDS, _GROWS, _ADMITTED = 0, 1, 2, 4
+
+_NO_LIMIT = 2**53  # steps: what a float counts exactly
 
 
 class _Queue:
@@ -459,7 +461,7 @@ class _Engine:
 
         self.lives = array("q")  # rows (request, step, tokens, what it does from there on)
         self.clock = array("d")  # rows (step, time, duration, growth of the duration from step to step)
-        self.piece = (0, 0.0, -1.0, 0.0)  # the last row of the clock
+        self.piece = (0, 0.0, -1.0)  # of the last row of the clock: step, time, duration if it does not grow
         self.deadlock = None
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -472,7 +474,11 @@ class _Engine:
             self.events += 1
             self.retire()
             self.fresh, self.chunk, self.extra, self.retry = [], 0, 0.0, False
-            if self.running_first and self.ask_running():
+            if self.can_coast():
+                self.coast()
+                if self.step >= self.max_steps:
+                    break
+            elif self.running_first and self.ask_running():
                 continue
             head = None if self.retry else self.admit()
             if not self.active and self.partial is None:
@@ -483,6 +489,87 @@ class _Engine:
                 self.advance()
         self.retire()
         self.queue.head(self.now)  # takes note of who has arrived since
+
+    def can_coast(self):
+        """Whether pages and order play no part: nothing is scarce, nobody is in an unusual state."""
+        simple = self.policy.batching == "continuous" and self.policy.admission == "fifo"
+        unusual = self.stalled or self.partial is not None or self.queue.returned
+        return simple and not unusual and self.committed <= self.total
+
+    def coast(self):
+        """Go on to the first step that needs a closer look, and up to the first request that does.
+
+        This is the loop of `run` for the case in which all but slots is plentiful. It is where an uncontended run
+        spends its time, so the state is in local variables and nothing is called that need not be.
+        """
+        queue, count, slots, total, reserve = self.queue, self.count, self.slots, self.total, self.reserve
+        arrival, prompt, target, most_pages = queue.arrival, self.prompt, self.target, self.most_pages
+        active, finishes, pages, log = self.active, self.finishes, self.pages, self.lives.extend
+        base, per_request, per_kv, prefill = self.base, self.per_request, self.per_kv, self.per_prefill - self.per_kv
+        step, now, births, committed = self.step, self.now, self.births, self.committed
+        i, upcoming, last, max_steps = queue.next, queue.upcoming, len(arrival), self.max_steps
+        (start, time, even), clock, events = self.piece, self.clock.extend, self.events
+        lazy = not (per_request or per_kv)  # completions then change nothing, unless someone waits for a slot
+        last_finish = max(finishes, default=-1)
+        while True:
+            limit = step * count
+            while finishes and finishes[0] < limit:
+                done = heappop(finishes) % count
+                birth = active.pop(done)
+                births -= birth
+                committed -= most_pages[done]
+                if pages is not None:
+                    pages.add(birth, -1)
+            running = before = len(active)
+            left = self.budget - running
+            prefilled = 0
+            scarce = step >= max_steps
+            while upcoming <= now and running < slots and not scarce:
+                context, most = prompt[i], most_pages[i]
+                if context > left or committed + most > (total - reserve if running else total):
+                    scarce = True
+                    break
+                active[i] = birth = step - context
+                births += birth
+                committed += most
+                finish = (birth + target[i] - 1) * count + i
+                heappush(finishes, finish)
+                if finish > last_finish:
+                    last_finish = finish
+                log((i, step, context, _GROWS | _ADMITTED))
+                if pages is not None:
+                    pages.add(birth)
+                running += 1
+                prefilled += context
+                left -= context
+                i += 1
+                upcoming = arrival[i] if i < last else math.inf
+            extra = prefilled * prefill
+            if scarce or not running:
+                break
+            duration = base + per_request * running + per_kv * (running * step - births)
+            growth = per_kv * running
+            until = upcoming if upcoming > now else math.inf  # else it waits for a slot
+            if extra:
+                duration, growth, steps = duration + extra, 0.0, 1
+            elif lazy and until < math.inf:
+                steps = min(last_finish // count + 1, max_steps) - step
+            else:
+                steps = min(finishes[0] // count + 1, max_steps) - step
+            if growth or duration != even or now != time + (step - start) * duration:
+                start, time, even = step, now, -1.0 if growth else duration
+                clock((step, now, duration, growth))
+            ahead = step - start
+            end = time + (ahead + steps) * duration + growth * steps * (steps - 1) / 2
+            if until < end:
+                steps, end = _steps_until(until, ahead, time, duration, growth)
+            step += steps
+            now = end
+            events += 1
+        self.events, self.piece = events, (start, time, even)
+        queue.next, queue.upcoming = i, upcoming
+        self.step, self.now, self.births, self.committed = step, now, births, committed
+        self.fresh, self.extra = list(active)[before:], extra
 
     def retire(self):
         """Let those go whose last token came before this step."""
@@ -592,22 +679,15 @@ class _Engine:
 
     def tick(self, steps, duration, growth=0.0, until=math.inf):
         """Let some steps pass, the first of a given duration, but stop at the first that starts at `until` or later."""
-        start, time, previous, previous_growth = self.piece
+        start, time, even = self.piece
+        if growth or duration != even or self.now != time + (self.step - start) * duration:
+            start, time = self.step, self.now
+            self.piece = start, time, -1.0 if growth else duration
+            self.clock.extend((start, time, duration, growth))
         ahead = self.step - start
-        if growth or previous_growth or duration != previous or self.now != time + ahead * duration:
-            self.piece = _, time, _, _ = self.step, self.now, duration, growth
-            self.clock.extend(self.piece)
-            ahead = 0
         end = _time_after(ahead + steps, time, duration, growth)
         if until < end:
-            wait, slope = until - time, duration - growth / 2
-            # The positive root of wait = slope k + growth k^2 / 2, then a step or so to where rounding cannot matter.
-            steps = math.ceil(2 * wait / (slope + math.sqrt(slope * slope + 2 * growth * wait))) - ahead
-            while steps > 1 and _time_after(ahead + steps - 1, time, duration, growth) >= until:
-                steps -= 1
-            while steps < 1 or _time_after(ahead + steps, time, duration, growth) < until:
-                steps += 1
-            end = _time_after(ahead + steps, time, duration, growth)
+            steps, end = _steps_until(until, ahead, time, duration, growth)
         self.step += steps
         self.now = end
 
@@ -787,6 +867,19 @@ def _most_pages(workload, server, policy):
 def _time_after(steps, time, duration, growth):
     """Return the time after some steps, of which the first takes `duration` and each next one `growth` more."""
     return time + steps * duration + growth * steps * (steps - 1) / 2
+
+
+def _steps_until(until, ahead, time, duration, growth):
+    """Return how many steps, after `ahead` of them, it takes to reach a time, and the time at their end."""
+    wait, slope = until - time, duration - growth / 2
+    # The positive root of wait = slope k + growth k^2 / 2, and then to where rounding does not matter.
+    steps = math.ceil(2 * wait / (slope + math.sqrt(slope * slope + 2 * growth * wait))) if growth else math.ceil(wait / duration)
+    steps = max(steps, ahead + 1)
+    while (end := _time_after(steps, time, duration, growth)) < until:
+        steps += 1
+    while steps > ahead + 1 and (earlier := _time_after(steps - 1, time, duration, growth)) >= until:
+        steps, end = steps - 1, earlier
+    return steps - ahead, end
 
 
 # ---------------------------------------------------------------------------------------------------------------------
