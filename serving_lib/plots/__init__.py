@@ -32,8 +32,8 @@ from serving_lib.plots.speculative import (
     speculative_tokens,
     varying_acceptance,
 )
-from serving_lib.plots.step_time import roofline, scaling_book
 from serving_lib.plots.start import life_of_requests, request_metrics
+from serving_lib.plots.step_time import roofline, scaling_book
 
 __all__ = [
     "acceptance_overlap",
