@@ -114,7 +114,8 @@ def _apart(values, low, high):
 @lru_cache(maxsize=4096)
 def _simulated_step(size, weights, kv, context_tokens):
     """Return the time in ms of the engine's step in which `size` requests hold `context_tokens` each."""
-    requests = Workload([str(i) for i in range(size)], np.zeros(size), np.full(size, context_tokens), np.full(size, 2))
+    prompt = np.full(size, context_tokens - 1)  # the second of two tokens is made from a full context
+    requests = Workload([str(i) for i in range(size)], np.zeros(size), prompt, np.full(size, 2))
     cost = StepTime(base=weights, per_kv_token=kv / context_tokens)
     result = simulate(requests, Server(16, UNLIMITED, size, cost))
     return itl_percentile(result, 50)
