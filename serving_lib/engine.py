@@ -455,6 +455,7 @@ class _Engine:
         # Of the current step:
         self.fresh = []  # requests that completed their prefill
         self.chunk = 0  # tokens that `partial` prefilled
+        self.left = self.budget  # tokens that may yet be prefilled
         self.extra = 0.0  # time beyond that of a step in which the active requests decode
         self.retry = False  # the head of the queue may be admitted at the next step
         self.watch = True  # an arrival is an event
@@ -474,6 +475,7 @@ class _Engine:
             self.events += 1
             self.retire()
             self.fresh, self.chunk, self.extra, self.retry = [], 0, 0.0, False
+            self.left = self.budget - len(self.active)
             if self.can_coast():
                 self.coast()
                 if self.step >= self.max_steps:
@@ -569,7 +571,7 @@ class _Engine:
         self.events, self.piece = events, (start, time, even)
         queue.next, queue.upcoming = i, upcoming
         self.step, self.now, self.births, self.committed = step, now, births, committed
-        self.fresh, self.extra = list(active)[before:], extra
+        self.fresh, self.extra, self.left = list(active)[before:], extra, left
 
     def retire(self):
         """Let those go whose last token came before this step."""
@@ -591,17 +593,16 @@ class _Engine:
             return None
         running = len(self.active) + (self.partial is not None)
         closed = self.policy.batching == "static" and running
-        left = self.budget - (len(self.active) - len(self.fresh)) - self.chunk
         taken = None
         while head is not None:
             if running == self.slots or closed:
                 self.watch = False
                 return head
-            if not left:
+            if not self.left:
                 self.retry = True
                 return head
             context = self.prompt[head] + self.kept.get(head, 0)
-            chunk = min(context, left)
+            chunk = min(context, self.left)
             most = self.most_pages[head]
             room = total - self.reserve if running else total
             if self.committed + most > room:  # else it fits, as nobody ever holds more than is committed
@@ -614,7 +615,7 @@ class _Engine:
                 taken += most if self.reserving else self.pages_for(chunk)
             queue.take()
             running += 1
-            left -= chunk
+            self.left -= chunk
             self.committed += most
             if chunk == context:
                 self.join(head, context, chunk, _ADMITTED)
@@ -745,6 +746,7 @@ class _Engine:
         """Prefill a chunk of the partial request."""
         i, before = self.partial, self.computed
         self.chunk = chunk
+        self.left -= chunk
         self.computed += chunk
         if self.computed == self.prompt[i] + self.kept.get(i, 0):
             self.partial = None
