@@ -81,7 +81,7 @@ class Opened:
         self.page = page
         self.console_errors = []
         page.on("console", lambda message: message.type == "error" and self.console_errors.append(message.text))
-        page.on("pageerror", lambda error: self.console_errors.append(str(error)))
+        page.on("pageerror", lambda error: self.console_errors.append(error.stack))
 
     def command(self, name, **arguments):
         """Execute one of JupyterLab's commands, as its menus do, and wait for it."""
@@ -120,24 +120,29 @@ class Opened:
             f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:120]}" for one in found if one["impact"] in SERIOUS
         ]
 
-    def screenshot(self, name):
-        """Save the whole notebook, not only the part that the window shows."""
-        SCREENSHOTS.mkdir(exist_ok=True)
-        size = self.page.viewport_size
+    def unroll(self):
+        """Make the window as high as the notebook: JupyterLab renders only the cells that the window reaches."""
         bottom = "() => document.querySelector('.jp-Notebook .jp-Cell:last-child').getBoundingClientRect().bottom"
         self.page.evaluate("() => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0; }")
-        for _ in range(2):  # cells out of sight have an estimated height until the window reaches them
-            self.page.set_viewport_size(size | {"height": min(int(self.page.evaluate(bottom)) + 60, 15_000)})
+        for _ in range(3):  # a cell that was not rendered yet has an estimated height
+            size = self.page.viewport_size | {"height": min(int(self.page.evaluate(bottom)) + 60, 30_000)}
+            self.page.set_viewport_size(size)
             self.settle()
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
-        self.page.set_viewport_size(size)
 
-    def screenshots(self, name):
-        """Save the notebook in both themes and two widths."""
-        for theme in ("Light", "Dark"):
-            self.command("apputils:change-theme", theme=f"JupyterLab {theme}")
-            for width in (1280, 800):
-                self.page.set_viewport_size({"width": width, "height": 900})
-                self.settle()
-                self.screenshot(f"{name}-{theme.lower()}-{width}")
-        self.page.set_viewport_size({"width": 1280, "height": 900})
+    def look(self, theme, width):
+        """Change the theme (Light or Dark) and the width of the window."""
+        self.command("apputils:change-theme", theme=f"JupyterLab {theme}")
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self._look = f"{theme.lower()}-{width}"
+        self.settle()
+
+    def cut_off(self):
+        """How many of our widgets are wider than the room they have."""
+        too_wide = "panels => panels.filter(panel => panel.scrollWidth > panel.clientWidth + 1).length"
+        return self.page.locator(".serving-panel").evaluate_all(too_wide)
+
+    def screenshot(self, name):
+        """Save the whole notebook as it looks now."""
+        SCREENSHOTS.mkdir(exist_ok=True)
+        self.unroll()
+        self.page.screenshot(path=SCREENSHOTS / f"{name}-{self._look}.jpg", type="jpeg", quality=80)
