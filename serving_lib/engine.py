@@ -340,7 +340,7 @@ class _Queue:
                 heappush(self.arrived, self.new_tokens[self.next] * self.count + self.next)
             else:
                 self.arrived.append(self.next)
-            self._advance()
+            self.skip()
         if self.returned:
             return self.returned[-1]
         if not self.arrived:
@@ -357,15 +357,16 @@ class _Queue:
         if self.returned:
             self.returned.pop()
         elif self.rule == "fifo":
-            self._advance()
+            self.skip()
         elif self.rule == "shortest_first":
             heappop(self.arrived)
         else:
             self.arrived.remove(self.chosen)
             self.chosen = None
 
-    def _advance(self):
-        self.next += 1
+    def skip(self, count=1):
+        """Go on to the arrivals after the next ones."""
+        self.next += count
         self.upcoming = self.arrival[self.next] if self.next < self.count else math.inf
 
     def in_order(self):
@@ -460,6 +461,9 @@ class _Engine:
         self.retry = False  # the head of the queue may be admitted at the next step
         self.watch = True  # an arrival is an event
 
+        even = (self.per_request, self.per_kv, self.per_prefill, self.budget) == (0, 0, 0, math.inf)
+        self.patience, self.glide_at = 32, 0 if even else math.inf  # events to go before gliding is tried again
+
         self.lives = array("q")  # rows (request, step, tokens, what it does from there on)
         self.clock = array("d")  # rows (step, time, duration, growth of the duration from step to step)
         self.piece = (0, 0.0, -1.0)  # of the last row of the clock: step, time, duration if it does not grow
@@ -477,6 +481,8 @@ class _Engine:
             self.fresh, self.chunk, self.extra, self.retry = [], 0, 0.0, False
             self.left = self.budget - len(self.active)
             if self.can_coast():
+                if self.events >= self.glide_at and self.queue.upcoming < math.inf:
+                    self.glide()
                 self.coast()
                 if self.step >= self.max_steps:
                     break
@@ -498,6 +504,47 @@ class _Engine:
         unusual = self.stalled or self.partial is not None or self.queue.returned
         return simple and not unusual and self.committed <= self.total
 
+    def glide(self):
+        """Take the next arrivals at once, up to the first that finds something scarce, or the server idle.
+
+        If all steps take the same time and nothing is scarce, the step in which a request joins follows from its
+        arrival, the step in which it finishes follows from that, and sums over the finishes before a step tell who
+        still runs in it.
+        """
+        self.tick(0, self.base)  # an idle server may just have been woken: steps count from there
+        (start, time, duration), first, before = self.piece, self.queue.next, len(self.active)
+        block = slice(first, first + 4096)
+        arrival, prompt, new = (getattr(self.workload, name)[block] for name in ("arrival", "prompt_tokens", "new_tokens"))
+        most = np.asarray(self.most_pages)[block]
+        ahead = np.ceil((arrival - time) / duration)
+        ahead += time + ahead * duration < arrival
+        ahead -= time + (ahead - 1) * duration >= arrival
+        join = start + np.maximum(ahead.astype(np.int64), self.step - start)
+        finish = np.concatenate([self.finishing(), join + new - 1])
+        freed = np.concatenate([[self.most_pages[i] for i in self.active], most])
+        order = np.argsort(finish)
+        gone = np.searchsorted(finish, join, sorter=order)
+        running = before + np.arange(len(join)) - gone
+        committed = self.committed + np.cumsum(most) - np.concatenate([[0], np.cumsum(freed[order])]).astype(int)[gone]
+        idle = (running == 0) & (time + (join - start) * duration > arrival)
+        good = ~idle & (running < self.slots) & (committed <= self.total - np.where(running > 0, self.reserve, 0))
+        stop_at = len(good) - 1 if good.all() else int(np.argmin(good))
+        stop = finish[: before + stop_at].max(initial=self.step - 1) + 1 if idle[stop_at] else join[stop_at]
+        stop = min(int(stop), self.max_steps)
+        taken = int(np.searchsorted(join, stop))
+
+        rows = (np.arange(first, first + taken), join[:taken], prompt[:taken], np.full(taken, _GROWS | _ADMITTED))
+        self.lives.frombytes(np.column_stack(rows).tobytes())
+        self.events += len(np.unique(join[:taken]))
+        self.step, self.now = stop, time + (stop - start) * duration
+        self.queue.skip(taken)
+        self.retire()
+        for k in np.flatnonzero(finish[before : before + taken] >= stop).tolist():
+            self.committed += self.most_pages[first + k]
+            self.start(first + k, int(join[k]) - self.prompt[first + k])
+        self.patience = 32 if taken >= 64 else 2 * self.patience
+        self.glide_at = self.events + (0 if taken >= 64 else self.patience)
+
     def coast(self):
         """Go on to the first step that needs a closer look, and up to the first request that does.
 
@@ -511,8 +558,6 @@ class _Engine:
         step, now, births, committed = self.step, self.now, self.births, self.committed
         i, upcoming, last, max_steps = queue.next, queue.upcoming, len(arrival), self.max_steps
         (start, time, even), clock, events = self.piece, self.clock.extend, self.events
-        lazy = not (per_request or per_kv)  # completions then change nothing, unless someone waits for a slot
-        last_finish = max(finishes, default=-1)
         while True:
             limit = step * count
             while finishes and finishes[0] < limit:
@@ -534,10 +579,7 @@ class _Engine:
                 active[i] = birth = step - context
                 births += birth
                 committed += most
-                finish = (birth + target[i] - 1) * count + i
-                heappush(finishes, finish)
-                if finish > last_finish:
-                    last_finish = finish
+                heappush(finishes, (birth + target[i] - 1) * count + i)
                 log((i, step, context, _GROWS | _ADMITTED))
                 if pages is not None:
                     pages.add(birth)
@@ -547,15 +589,13 @@ class _Engine:
                 i += 1
                 upcoming = arrival[i] if i < last else math.inf
             extra = prefilled * prefill
-            if scarce or not running:
+            if scarce or not running or events >= self.glide_at:
                 break
             duration = base + per_request * running + per_kv * (running * step - births)
             growth = per_kv * running
             until = upcoming if upcoming > now else math.inf  # else it waits for a slot
             if extra:
                 duration, growth, steps = duration + extra, 0.0, 1
-            elif lazy and until < math.inf:
-                steps = min(last_finish // count + 1, max_steps) - step
             else:
                 steps = min(finishes[0] // count + 1, max_steps) - step
             if growth or duration != even or now != time + (step - start) * duration:
@@ -635,14 +675,16 @@ class _Engine:
         yet_to_ask = sum((self.step - self.active[i]) % self.page_size == 0 for i in self.fresh)
         return self.demand() - yet_to_ask
 
-    def join(self, i, context, chunk, admitted=0):
-        """Let a request decode from this step on, which has prefilled its last chunk in it."""
-        birth = self.step - context
+    def start(self, i, birth):
         self.active[i] = birth
         self.births += birth
         heappush(self.finishes, (birth + self.target[i] - 1) * self.count + i)
         if self.pages is not None:
             self.pages.add(birth)
+
+    def join(self, i, context, chunk, admitted=0):
+        """Let a request decode from this step on, which has prefilled its last chunk in it."""
+        self.start(i, self.step - context)
         self.lives.extend((i, self.step, context, _GROWS | admitted))
         self.fresh.append(i)
         # The cost of a decoding request counts its whole context as cache; what is new in this step is not yet there.
@@ -774,6 +816,10 @@ class _Engine:
             return min(reversed(running), key=self.generated)
         views = [_view(self.workload, i, self.generated(i), self.pages_for(self.cached(i))) for i in running]
         return running[_index_of_choice("victim", rule, views)]
+
+    def finishing(self):
+        """Return the step of the last token of each active request."""
+        return np.array([birth + self.target[i] - 1 for i, birth in self.active.items()], dtype=np.int64)
 
     def cached(self, i):
         return self.computed if i == self.partial else self.step - self.active[i]
