@@ -7,12 +7,12 @@ reads in that order: what is simulated, the state, the loop over events, the con
 """
 
 import math
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -311,6 +311,8 @@ def simulate(workload, server, policy=None, max_steps=None):
 # What a request does from a step on, as the log of lives has it. ADMITTED is added if it joins in that step.
 _GONE, _HOLDS, _GROWS, _ADMITTED = 0, 1, 2, 4
 
+_LIFE, _PIECE = Struct("4q").pack, Struct("4d").pack  # rows of the two logs
+
 _NO_LIMIT = 2**53  # steps: what a float counts exactly
 
 
@@ -464,8 +466,8 @@ class _Engine:
         even = (self.per_request, self.per_kv, self.per_prefill, self.budget) == (0, 0, 0, math.inf)
         self.patience, self.glide_at = 32, 0 if even else math.inf  # events to go before gliding is tried again
 
-        self.lives = array("q")  # rows (request, step, tokens, what it does from there on)
-        self.clock = array("d")  # rows (step, time, duration, growth of the duration from step to step)
+        self.lives = bytearray()  # rows (request, step, tokens, what it does from there on)
+        self.clock = bytearray()  # rows (step, time, duration, growth of the duration from step to step)
         self.piece = (0, 0.0, -1.0)  # of the last row of the clock: step, time, duration if it does not grow
         self.deadlock = None
 
@@ -521,11 +523,11 @@ class _Engine:
         ahead -= time + (ahead - 1) * duration >= arrival
         join = start + np.maximum(ahead.astype(np.int64), self.step - start)
         finish = np.concatenate([self.finishing(), join + new - 1])
-        freed = np.concatenate([[self.most_pages[i] for i in self.active], most])
+        freed = np.concatenate([np.array([self.most_pages[i] for i in self.active], dtype=np.int64), most])
         order = np.argsort(finish)
         gone = np.searchsorted(finish, join, sorter=order)
         running = before + np.arange(len(join)) - gone
-        committed = self.committed + np.cumsum(most) - np.concatenate([[0], np.cumsum(freed[order])]).astype(int)[gone]
+        committed = self.committed + np.cumsum(most) - np.concatenate([[0], np.cumsum(freed[order])])[gone]
         idle = (running == 0) & (time + (join - start) * duration > arrival)
         good = ~idle & (running < self.slots) & (committed <= self.total - np.where(running > 0, self.reserve, 0))
         stop_at = len(good) - 1 if good.all() else int(np.argmin(good))
@@ -534,14 +536,15 @@ class _Engine:
         taken = int(np.searchsorted(join, stop))
 
         rows = (np.arange(first, first + taken), join[:taken], prompt[:taken], np.full(taken, _GROWS | _ADMITTED))
-        self.lives.frombytes(np.column_stack(rows).tobytes())
-        self.events += len(np.unique(join[:taken]))
+        self.lives += np.column_stack(rows).tobytes()
+        self.events += 1 + np.count_nonzero(np.diff(join[:taken])) if taken else 0
         self.step, self.now = stop, time + (stop - start) * duration
         self.queue.skip(taken)
         self.retire()
-        for k in np.flatnonzero(finish[before : before + taken] >= stop).tolist():
-            self.committed += self.most_pages[first + k]
-            self.start(first + k, int(join[k]) - self.prompt[first + k])
+        lasting = np.flatnonzero(finish[before : before + taken] >= stop)
+        self.committed += int(most[lasting].sum())
+        for i, birth in zip((first + lasting).tolist(), (join - prompt)[lasting].tolist(), strict=True):
+            self.start(i, birth)
         self.patience = 32 if taken >= 64 else 2 * self.patience
         self.glide_at = self.events + (0 if taken >= 64 else self.patience)
 
@@ -553,11 +556,12 @@ class _Engine:
         """
         queue, count, slots, total, reserve = self.queue, self.count, self.slots, self.total, self.reserve
         arrival, prompt, target, most_pages = queue.arrival, self.prompt, self.target, self.most_pages
-        active, finishes, pages, log = self.active, self.finishes, self.pages, self.lives.extend
+        active, finishes, pages, lives = self.active, self.finishes, self.pages, self.lives
         base, per_request, per_kv, prefill = self.base, self.per_request, self.per_kv, self.per_prefill - self.per_kv
         step, now, births, committed = self.step, self.now, self.births, self.committed
         i, upcoming, last, max_steps = queue.next, queue.upcoming, len(arrival), self.max_steps
-        (start, time, even), clock, events = self.piece, self.clock.extend, self.events
+        (start, time, even), clock, events = self.piece, self.clock, self.events
+        pause = self.glide_at if upcoming < math.inf else math.inf
         while True:
             limit = step * count
             while finishes and finishes[0] < limit:
@@ -580,7 +584,7 @@ class _Engine:
                 births += birth
                 committed += most
                 heappush(finishes, (birth + target[i] - 1) * count + i)
-                log((i, step, context, _GROWS | _ADMITTED))
+                lives += _LIFE(i, step, context, _GROWS | _ADMITTED)
                 if pages is not None:
                     pages.add(birth)
                 running += 1
@@ -589,7 +593,7 @@ class _Engine:
                 i += 1
                 upcoming = arrival[i] if i < last else math.inf
             extra = prefilled * prefill
-            if scarce or not running or events >= self.glide_at:
+            if scarce or not running or events >= pause:
                 break
             duration = base + per_request * running + per_kv * (running * step - births)
             growth = per_kv * running
@@ -600,7 +604,7 @@ class _Engine:
                 steps = min(finishes[0] // count + 1, max_steps) - step
             if growth or duration != even or now != time + (step - start) * duration:
                 start, time, even = step, now, -1.0 if growth else duration
-                clock((step, now, duration, growth))
+                clock += _PIECE(step, now, duration, growth)
             ahead = step - start
             end = time + (ahead + steps) * duration + growth * steps * (steps - 1) / 2
             if until < end:
@@ -661,7 +665,7 @@ class _Engine:
                 self.join(head, context, chunk, _ADMITTED)
             else:
                 self.partial, self.computed, self.chunk = head, chunk, chunk
-                self.lives.extend((head, self.step, chunk, _HOLDS | _ADMITTED))
+                self.lives += _LIFE(head, self.step, chunk, _HOLDS | _ADMITTED)
                 self.extra += self.per_request + self.per_prefill * chunk
             head = queue.head(self.now)
         return None
@@ -685,7 +689,7 @@ class _Engine:
     def join(self, i, context, chunk, admitted=0):
         """Let a request decode from this step on, which has prefilled its last chunk in it."""
         self.start(i, self.step - context)
-        self.lives.extend((i, self.step, context, _GROWS | admitted))
+        self.lives += _LIFE(i, self.step, context, _GROWS | admitted)
         self.fresh.append(i)
         # The cost of a decoding request counts its whole context as cache; what is new in this step is not yet there.
         self.extra += chunk * (self.per_prefill - self.per_kv)
@@ -707,7 +711,7 @@ class _Engine:
     def advance(self):
         """Go to the next event: every active request gains a token a step until then."""
         for i in self.stalled:
-            self.lives.extend((i, self.step, self.step - self.active[i], _GROWS))
+            self.lives += _LIFE(i, self.step, self.step - self.active[i], _GROWS)
         self.stalled.clear()
         count, step = len(self.active), self.step
         duration = self.base + self.per_request * count + self.per_kv * (count * step - self.births)
@@ -726,7 +730,7 @@ class _Engine:
         if growth or duration != even or self.now != time + (self.step - start) * duration:
             start, time = self.step, self.now
             self.piece = start, time, -1.0 if growth else duration
-            self.clock.extend((start, time, duration, growth))
+            self.clock += _PIECE(start, time, duration, growth)
         ahead = self.step - start
         end = _time_after(ahead + steps, time, duration, growth)
         if until < end:
@@ -794,7 +798,7 @@ class _Engine:
             self.partial = None
             self.join(i, self.computed, chunk)
         else:
-            self.lives.extend((i, self.step, self.computed, _HOLDS))
+            self.lives += _LIFE(i, self.step, self.computed, _HOLDS)
             self.extra += self.per_request + self.per_kv * before + self.per_prefill * chunk
 
     def make_room(self, chunk=0):
@@ -842,7 +846,7 @@ class _Engine:
                 self.extra += self.per_request + self.per_kv * cached
         self.committed -= self.most_pages[i]
         self.queue.returned.append(i)
-        self.lives.extend((i, self.step, cached, _GONE))
+        self.lives += _LIFE(i, self.step, cached, _GONE)
 
     def visit(self):
         """Execute one step in which someone stalls, request by request."""
@@ -870,7 +874,7 @@ class _Engine:
             free -= tokens % self.page_size == 0
             if i in self.stalled:
                 self.stalled.remove(i)
-                self.lives.extend((i, step, tokens, _GROWS))
+                self.lives += _LIFE(i, step, tokens, _GROWS)
             decoding += 1
             cache += tokens
             if tokens + 1 == self.target[i] and not self.running_first:
@@ -891,7 +895,7 @@ class _Engine:
             self.extra += self.per_request + self.per_kv * tokens
         if i not in self.stalled:
             self.stalled.add(i)
-            self.lives.extend((i, self.step, tokens, _HOLDS))
+            self.lives += _LIFE(i, self.step, tokens, _HOLDS)
 
 
 def _most_pages(workload, server, policy):
@@ -919,13 +923,19 @@ def _time_after(steps, time, duration, growth):
 
 def _steps_until(until, ahead, time, duration, growth):
     """Return how many steps, after `ahead` of them, it takes to reach a time, and the time at their end."""
-    wait, slope = until - time, duration - growth / 2
-    # The positive root of wait = slope k + growth k^2 / 2, and then to where rounding does not matter.
-    steps = math.ceil(2 * wait / (slope + math.sqrt(slope * slope + 2 * growth * wait))) if growth else math.ceil(wait / duration)
-    steps = max(steps, ahead + 1)
-    while (end := _time_after(steps, time, duration, growth)) < until:
+    wait = until - time
+    if growth:  # the positive root of wait = slope * k + growth * k**2 / 2
+        slope = duration - growth / 2
+        steps = math.ceil(2 * wait / (slope + math.sqrt(slope * slope + 2 * growth * wait)))
+    else:
+        steps = math.ceil(wait / duration)
+    steps = max(steps, ahead + 1)  # and then to the step on which rounding has no say
+    while (end := time + steps * duration + growth * steps * (steps - 1) / 2) < until:
         steps += 1
-    while steps > ahead + 1 and (earlier := _time_after(steps - 1, time, duration, growth)) >= until:
+    while steps > ahead + 1:
+        earlier = time + (steps - 1) * duration + growth * (steps - 1) * (steps - 2) / 2
+        if earlier < until:
+            break
         steps, end = steps - 1, earlier
     return steps - ahead, end
 
@@ -1015,7 +1025,7 @@ class Result:
     def __init__(self, engine):
         self.workload, self.server, self.policy = engine.workload, engine.server, engine.policy
         self.steps, self.events, self.duration = engine.step, engine.events, engine.now
-        engine.clock.extend((engine.step, engine.now, 0.0, 0.0))
+        engine.clock += _PIECE(engine.step, engine.now, 0.0, 0.0)
         self._clock = np.frombuffer(engine.clock, dtype=np.float64).reshape(-1, 4)
         self._lives = np.frombuffer(engine.lives, dtype=np.int64).reshape(-1, 4)
         self._most_pages = np.asarray(engine.most_pages)
