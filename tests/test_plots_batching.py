@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from serving_lib import plots
-from serving_lib.engine import Policy, Server, simulate
+from serving_lib.batching import affine_batch_chain
+from serving_lib.engine import Policy, Server, StepTime, simulate
+from serving_lib.metrics import e2e
 from serving_lib.models import GPUS, MODELS
 from serving_lib.plots import style
+from serving_lib.queue_simulator import mean_interval
 from serving_lib.units import ureg
-from serving_lib.workload import Workload
+from serving_lib.workload import Workload, poisson
 
 FACTS = {
     fact["id"]: fact for fact in json.loads((Path(__file__).parent / "golden" / "paper_facts.json").read_text("utf-8"))
@@ -248,3 +251,12 @@ def test_chunked_prefill_loses_no_token():
     for budget in (None, 256):
         result = simulate(requests, Server(16, 10_000, 2), Policy(prefill_budget=budget))
         assert result.generated.tolist() == [50, 70]
+
+
+def test_with_slots_for_all_only_the_mean_length_matters():
+    chain = affine_batch_chain(15.0, 1.6, 0.05, max_batch=1_000, capacity=1_500)
+    for lengths in (200, lambda rng, count: np.where(rng.random(count) < 0.9, 100, 1_100)):
+        requests = poisson(15, 30_000, seed=5, prompt_tokens=1, new_tokens=lengths)
+        server = Server(16, 10**9, 1_000, StepTime(base=0.008, per_request=0.00025))
+        run = simulate(requests, server)
+        assert chain.time_in_system in mean_interval(e2e(run)[:-3_000])

@@ -136,6 +136,7 @@ def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
     panels[1].set(ylim=(50, 20_000), ylabel="Mean time to first token (ms)")
     for column, (axes, title) in enumerate(zip(panels, ("Between tokens", "Before the first"), strict=True)):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.errorbar(places, mean[:, column], half_width[:, column], **style.SIMULATION)
         axes.axvline(marked, **style.CHOSEN)
         axes.plot(marked, mean[marked, column], marker="D", markersize=10, color=style.AMBER, fillstyle="none")
