@@ -105,7 +105,7 @@ def sweep(function, grid, executor=None, progress=True):
     """
     points = _points(grid)
     rows, futures, stopped = [None] * len(points), {}, None
-    with tqdm(total=len(points), disable=not progress) as bar:
+    with tqdm(total=len(points), disable=not progress, ncols=80) as bar:
 
         def record(index, call):
             rows[index] = _row(points[index], call)
@@ -129,6 +129,7 @@ def sweep(function, grid, executor=None, progress=True):
             done = not future.cancel() and future.done() and not isinstance(future.exception(), KeyboardInterrupt)
             if done and rows[index] is None:
                 record(index, future.result)
+        bar.bar_format = "{l_bar}{bar}| {n_fmt}/{total_fmt}"  # without times: a notebook stores the same in every run
     broken = next((row.error for row in rows if row and isinstance(row.error, BrokenExecutor)), None)
     if broken and not stopped:
         stopped = _worker_died(broken)
