@@ -463,8 +463,8 @@ class _Engine:
         self.retry = False  # the head of the queue may be admitted at the next step
         self.watch = True  # an arrival is an event
 
-        even = (self.per_request, self.per_kv, self.per_prefill, self.budget) == (0, 0, 0, math.inf)
-        self.patience, self.glide_at = 32, 0 if even else math.inf  # events to go before gliding is tried again
+        self.is_even = (self.per_request, self.per_kv, self.per_prefill, self.budget) == (0, 0, 0, math.inf)
+        self.patience, self.glide_at = 32, 0 if self.is_even else math.inf  # events after which to try gliding again
 
         self.lives = bytearray()  # rows (request, step, tokens, what it does from there on)
         self.clock = bytearray()  # rows (step, time, duration, growth of the duration from step to step)
@@ -515,7 +515,7 @@ class _Engine:
         """
         self.tick(0, self.base)  # an idle server may just have been woken: steps count from there
         (start, time, duration), first, before = self.piece, self.queue.next, len(self.active)
-        block = slice(first, first + 4096)
+        block = slice(first, first + 8192)
         arrival, prompt, new = (getattr(self.workload, name)[block] for name in ("arrival", "prompt_tokens", "new_tokens"))
         most = np.asarray(self.most_pages)[block]
         ahead = np.ceil((arrival - time) / duration)
@@ -543,8 +543,14 @@ class _Engine:
         self.retire()
         lasting = np.flatnonzero(finish[before : before + taken] >= stop)
         self.committed += int(most[lasting].sum())
-        for i, birth in zip((first + lasting).tolist(), (join - prompt)[lasting].tolist(), strict=True):
-            self.start(i, birth)
+        births = (join - prompt)[lasting]
+        self.births += int(births.sum())
+        self.active.update(zip((first + lasting).tolist(), births.tolist(), strict=True))
+        self.finishes.extend((finish[before + lasting] * self.count + first + lasting).tolist())
+        heapify(self.finishes)
+        if self.pages is not None:
+            for birth in births.tolist():
+                self.pages.add(birth)
         self.patience = 32 if taken >= 64 else 2 * self.patience
         self.glide_at = self.events + (0 if taken >= 64 else self.patience)
 
@@ -601,7 +607,9 @@ class _Engine:
             if extra:
                 duration, growth, steps = duration + extra, 0.0, 1
             else:
-                steps = min(finishes[0] // count + 1, max_steps) - step
+                # A completion is an event if it changes the time of a step, or may let somebody in.
+                finish = max(finishes) if self.is_even and upcoming == math.inf else finishes[0]
+                steps = min(finish // count + 1, max_steps) - step
             if growth or duration != even or now != time + (step - start) * duration:
                 start, time, even = step, now, -1.0 if growth else duration
                 clock += _PIECE(step, now, duration, growth)
@@ -1026,7 +1034,7 @@ class Result:
         self.workload, self.server, self.policy = engine.workload, engine.server, engine.policy
         self.steps, self.events, self.duration = engine.step, engine.events, engine.now
         engine.clock += _PIECE(engine.step, engine.now, 0.0, 0.0)
-        self._clock = np.frombuffer(engine.clock, dtype=np.float64).reshape(-1, 4)
+        self.clock = np.frombuffer(engine.clock, dtype=np.float64).reshape(-1, 4)
         self._lives = np.frombuffer(engine.lives, dtype=np.int64).reshape(-1, 4)
         self._most_pages = np.asarray(engine.most_pages)
         who, step, tokens, does = self._lives.T
@@ -1106,7 +1114,7 @@ class Result:
         ndarray of float
         """
         steps = np.asarray(steps, dtype=np.int64)
-        first, time, duration, growth = self._clock.T
+        first, time, duration, growth = self.clock.T
         piece = np.searchsorted(first, steps, side="right") - 1
         return _time_after(steps - first[piece], time[piece], duration[piece], growth[piece])
 
@@ -1223,7 +1231,7 @@ class Result:
         counts = [np.ones(len(again), dtype=np.int64)]
         # Gaps within a life, one for each step but its first: that step's duration. Steps of a piece without growth
         # are alike; the others are taken one by one.
-        first, _, duration, growth = self._clock.T
+        first, _, duration, growth = self.clock.T
         first = first.astype(np.int64)
         length = np.diff(first, append=self.steps)
         even = growth == 0
