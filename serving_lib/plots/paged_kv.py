@@ -151,7 +151,7 @@ def page_growth(prompt_tokens=100, new_tokens=300, page_size=16):
     )
 
 
-def memory_shares(dataset="ShareGPT", output_cv=0.88):
+def memory_shares(dataset="ShareGPT", output_cv=0.89):
     """Draw where the memory of a KV cache is under four schemes, by our allocators, beside what the paper prints.
 
     Parameters
@@ -167,7 +167,7 @@ def memory_shares(dataset="ShareGPT", output_cv=0.88):
 
     Notes
     -----
-    0.88 is what the paper's first bar implies, see `implied_output_cv`.
+    0.89 is what the paper's first bar implies, see `implied_output_cv`.
 
     Examples
     --------
@@ -237,7 +237,7 @@ def lengths_like(dataset, output_cv, requests=3000, seed=0):
 
     Examples
     --------
-    >>> prompt, new = lengths_like("ShareGPT", 0.88)
+    >>> prompt, new = lengths_like("ShareGPT", 0.89)
     >>> round(prompt.mean()), round(new.mean())
     (161, 338)
     """
@@ -265,7 +265,7 @@ def implied_output_cv():
     Examples
     --------
     >>> round(implied_output_cv(), 2)
-    0.88
+    0.89
     """
     row, means = KWON_FIGURE_2["reserve_max"], KWON_FIGURE_11["ShareGPT"]
     ratio = row.reservation / row.token_states
@@ -298,13 +298,13 @@ def _running_at(result, steps):
     return np.searchsorted(begin, steps, side="right") - np.searchsorted(end, steps, side="right")
 
 
-def mean_memory_use(dataset, scheme, output_cv=0.88):
+def mean_memory_use(dataset, scheme, output_cv=0.89):
     """Return where the memory is on average under a scheme of `SCHEMES`, when a queue always waits."""
     uses = _memory_uses(dataset, scheme, output_cv)
     return MemoryUse(*(float(np.mean([getattr(use, name) for use in uses])) for name in MemoryUse.__dataclass_fields__))
 
 
-def memory_use_interval(dataset, scheme, output_cv=0.88):
+def memory_use_interval(dataset, scheme, output_cv=0.89):
     """Return the 99 % interval of the share of the memory that holds tokens, from ten stretches of the run."""
     shares = [use.token_states for use in _memory_uses(dataset, scheme, output_cv)]
     return mean_interval(shares, batches=10, warmup=0)
@@ -378,7 +378,7 @@ def _measured_waste(lengths, page_size):
 @lru_cache(maxsize=1)
 def _length_samples():
     """Return final lengths of the requests of four data sets."""
-    samples = {name: sum(lengths_like(name, 0.88)) for name in KWON_FIGURE_11}
+    samples = {name: sum(lengths_like(name, 0.89)) for name in KWON_FIGURE_11}
     for name, trace in (("Azure conversation", "azure-conv-2023"), ("Azure code", "azure-code-2023")):
         workload = profile(trace, seed=0)
         samples[name] = workload.prompt_tokens + workload.new_tokens
@@ -972,5 +972,6 @@ def sliding_window(context=32_768, window=4096):
     return style.finish(
         figure,
         f"At {context:,} tokens Mistral-7B with a window of {window:,} keeps "
-        f"{style.say(each * min(context, window))} GB; the formula says {style.say(each * context)} GB, {style.say(ratio)} times as much.",
+        f"{style.say(each * min(context, window))} GB; the formula says {style.say(each * context)} GB, "
+        f"{style.say(ratio)} times as much.",
     )
