@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from serving_lib.plots import style
-from serving_lib.plots.queueing import key, percent, say_interval
+from serving_lib.plots.queueing import key, log_axis, percent, say_interval
 from serving_lib.queue_simulator import mean_interval, simulate_queue
 from serving_lib.queueing import calc_kingman_wait_ratio, calc_littles_law_occupancy
 from serving_lib.units import ureg
@@ -50,7 +50,7 @@ def real_arrivals(trace="azure-conv-2023", utilization=0.8, seed=0):
     at_chosen, shuffled_at_chosen = _real_wait(trace, seed, utilization), _shuffled_wait(trace, seed, utilization)
 
     figure, axes = style.new_figure()
-    axes.set_yscale("log")
+    log_axis(axes.yaxis, (0.001, 0.01, 0.1, 1, 10, 100))
     axes.plot(loads, kingman, **style.FORMULA)
     means, widths = np.array([(one.mean, one.half_width) for one in shuffled]).T
     low = np.minimum(widths, 0.9 * means)  # an interval may reach below 0, where a logarithmic axis ends
@@ -148,9 +148,11 @@ def dispersion(trace="azure-conv-2023", seed=0):
     _, scv = _gap_statistics(trace, seed)
 
     figure, axes = style.new_figure()
-    axes.loglog(windows, real, **style.TRACE)
-    axes.loglog(windows, shuffled, color=style.BLUE, marker="o", markersize=5, linestyle=":")
+    axes.plot(windows, real, **style.TRACE)
+    axes.plot(windows, shuffled, color=style.BLUE, marker="o", markersize=5, linestyle=":")
     axes.axhline(1.0, **style.FORMULA)
+    log_axis(axes.xaxis, (1, 10, 60))
+    log_axis(axes.yaxis, (1, 10, 100))
     axes.set(xlim=(0.45, 140), ylim=(0.3, 3e3), xlabel="Window in which arrivals are counted (s)")
     axes.set_ylabel("Index of dispersion (variance / mean)")
     axes.set_title("What the CV of a gap cannot see", **style.TITLE)

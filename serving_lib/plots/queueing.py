@@ -8,6 +8,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 
 from serving_lib.plots import style
 from serving_lib.queue_simulator import mean_interval, simulate_queue
@@ -31,6 +32,7 @@ RUNS = 10
 SIMULATED_LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 FEWER_LOADS = (0.5, 0.7, 0.9)
 LOADS = np.linspace(0.0, 0.98, 99)
+SHARES = (0.001, 0.01, 0.1, 1)
 
 
 # --- Little's law ----------------------------------------------------------------------------------------------------
@@ -117,10 +119,11 @@ def open_and_closed(clients=4):
     closed_p99, open_p99 = np.quantile(closed, 0.99), mean * calc_exponential_quantile_factor(0.99)
 
     figure, axes = style.new_figure()
-    axes.semilogy(np.quantile(closed, 1 - share), share, **style.series(3) | {"markersize": 0, "linewidth": 2.2})
-    axes.semilogy(formula, share, **style.FORMULA)
-    axes.semilogy(np.quantile(opened, 1 - share[:26:5]), share[:26:5], **_without_caps(style.SIMULATION))
+    axes.plot(np.quantile(closed, 1 - share), share, **style.series(3) | {"markersize": 0, "linewidth": 2.2})
+    axes.plot(formula, share, **style.FORMULA)
+    axes.plot(np.quantile(opened, 1 - share[:26:5]), share[:26:5], **_without_caps(style.SIMULATION))
     axes.axhline(0.01, **style.LIMIT)
+    log_axis(axes.yaxis, SHARES)
     axes.set(xlim=(0, formula[-1]), ylim=(1e-3, 1.3), xlabel="Time in system (mean service times)")
     axes.set_ylabel("Requests that take longer (share)")
     axes.set_title("Same number inside, not the same tail", **style.TITLE)
@@ -336,7 +339,7 @@ def short_and_long(long_share=0.1, long_time=2 * ureg.s, short_time=100 * ureg.m
     key(
         axes,
         (f"line: Pollaczek-Khinchine, squared CV {style.say(cv**2)}", style.INK),
-        (f"dots: {2 * REQUESTS:,} simulated requests, 99 % interval", style.BLUE),
+        (f"dots: {REQUESTS:,} simulated requests, 99 % interval", style.BLUE),
         ("dotted: exponential model of the same mean", style.GREY),
     )
     return style.finish(
@@ -429,10 +432,12 @@ def pool_size(utilization=0.9, servers=100):
     runs = [_simulated_mmc(size, utilization, wait=True) for size in simulated]
 
     figure, axes = style.new_figure()
-    axes.loglog(sizes, mean, **style.FORMULA)
-    axes.loglog(sizes[tail > 0], tail[tail > 0], **style.series(1) | {"marker": "none"})
+    axes.plot(sizes, mean, **style.FORMULA)
+    axes.plot(sizes[tail > 0], tail[tail > 0], **style.series(1) | {"marker": "none"})
     _plot_intervals(axes, simulated, runs)
     axes.plot(servers, chosen, **DIAMOND)
+    log_axis(axes.xaxis, (1, 10, 100, 1000))
+    log_axis(axes.yaxis, (0.001, 0.01, 0.1, 1, 10, 100))
     axes.set(
         xlim=(0.9, 1100), ylim=(1e-4, 1e3), xlabel="Servers behind one queue (count)", ylabel="Wait (service times)"
     )
@@ -478,13 +483,14 @@ def response_tail(servers=64, utilization=0.9):
     missed = float(np.interp(naive, formula, share))
 
     figure, axes = style.new_figure()
-    axes.semilogy(formula, share, **style.FORMULA)
+    axes.plot(formula, share, **style.FORMULA)
     levels = share[:26:5]
-    axes.semilogy(np.quantile(run, 1 - levels), levels, **_without_caps(style.SIMULATION))
+    axes.plot(np.quantile(run, 1 - levels), levels, **_without_caps(style.SIMULATION))
     axes.axhline(0.01, **style.LIMIT)
     axes.axvline(naive, color=style.RED, linestyle="--", linewidth=1.6)
     axes.plot(p99, 0.01, **DIAMOND)
     right = formula[-1]
+    log_axis(axes.yaxis, SHARES)
     axes.set(xlim=(0, right), ylim=(1e-3, 1.3), xlabel="Response time, at a mean service of 1 s (s)")
     axes.set_ylabel("Requests that take longer (share)")
     axes.set_title("The p99 response is not the p99 wait plus the mean service", **style.TITLE)
@@ -575,7 +581,7 @@ def run_length(utilization=0.8, seed=1):
 
     figure, axes = style.new_figure()
     axes.axhline(theory, **style.FORMULA)
-    axes.set_xscale("log")
+    log_axis(axes.xaxis, lengths)
     _plot_intervals(axes, lengths, intervals)
     top = 3.0 * theory
     axes.set(
@@ -716,9 +722,8 @@ def _gamma(rng, cv, size):
 @lru_cache(maxsize=512)
 def _simulated_mix(utilization, long_share, ratio):
     rng = np.random.default_rng(1)
-    requests = 2 * REQUESTS  # rare long jobs need a longer run
-    service = np.where(rng.random(requests) < long_share, ratio, 1.0) / (1 + long_share * (ratio - 1))
-    return mean_interval(simulate_queue(np.cumsum(rng.exponential(1 / utilization, requests)), service).wait)
+    service = np.where(rng.random(REQUESTS) < long_share, ratio, 1.0) / (1 + long_share * (ratio - 1))
+    return mean_interval(simulate_queue(np.cumsum(rng.exponential(1 / utilization, REQUESTS)), service).wait)
 
 
 @lru_cache(maxsize=64)
@@ -769,6 +774,13 @@ def key(axes, *entries, right=False, top=0.92):
             color=color,
             bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1},
         )
+
+
+def log_axis(axis, ticks):
+    """Make an axis logarithmic, with a few plain numbers at it: the ticks of its own take longer than the picture."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_minor_locator(NullLocator())
+    axis.set_ticks(ticks, labels=[f"{tick:,.10g}" for tick in ticks])
 
 
 def say_interval(interval, scale=1.0):

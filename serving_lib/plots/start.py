@@ -43,15 +43,15 @@ def life_of_requests(slots=3, cache_tokens=2400):
     steps = np.arange(run.steps)
     queued, most = run.admitted - workload.arrival, run.tokens_at(steps).max()
 
-    figure, (above, below) = style.new_figure(2, 1, height=5.0, sharex=True)
+    figure, (above, below) = style.new_figure(2, 1, height=4.6, sharex=True)
     figure.subplots_adjust(hspace=0.15)
     above.barh(row, queued, left=workload.arrival, height=0.62, **style.fill(3))
     above.barh(row, run.first_token - run.admitted, left=run.admitted, height=0.62, color=style.RED)
-    above.barh(row, run.finished - run.first_token, left=run.first_token, height=0.62, **style.fill(2))
+    above.barh(row, run.finished - run.first_token, left=run.first_token, height=0.62, **style.fill(2) | {"hatch": ""})
     above.set(ylim=(-0.7, 9.2), yticks=row, yticklabels=list(workload.id), ylabel="Request (name)")
     above.grid(axis="y", visible=False)
     above.set_title("Eight requests on one server", **style.TITLE)
-    key(above, ("hatched: queue   solid: prefill   dots: decode", style.INK), top=0.92)
+    key(above, ("hatched: queue   dark: prefill   light: decode", style.INK), top=0.92)
     below.step(run.start_of(steps), run.tokens_at(steps), where="post", color=style.INK, linewidth=1.8)
     below.axhline(cache_tokens, **style.LIMIT)
     below.set(xlim=(0, 1.02 * run.duration), ylim=(0, 1.3 * cache_tokens))
@@ -121,7 +121,7 @@ def request_metrics(prompt_tokens=600, new_tokens=16, neighbor_prompt=1200):
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
     axes.set_title("One request, timed", **style.TITLE)
-    key(axes, ("hatched: queue   solid: prefill   strokes: tokens", style.INK), top=0.93)
+    key(axes, ("hatched: queue   dark: prefill   strokes: tokens", style.INK), top=0.93)
     return style.finish(
         figure,
         f"TTFT {_ms(ttft)}, of which {_ms(admitted)} in the queue; {len(gaps)} gaps between {new_tokens} tokens, mean "
