@@ -1,6 +1,6 @@
 """The library of the Serving Workbook: exact formulas with units, and an exact simulator of LLM inference serving."""
 
-from serving_lib import metrics, models
+from serving_lib import capacity, metrics, models
 from serving_lib.batching import (
     affine_batch_chain,
     calc_batch_formation_wait,
@@ -85,6 +85,7 @@ __all__ = [
     "calc_speculative_break_even_batch",
     "calc_speculative_expected_tokens",
     "calc_speculative_round_speedup",
+    "capacity",
     "gamma",
     "index_of_dispersion",
     "mean_interval",

@@ -1,7 +1,7 @@
 """A deployment as a plan: a model on some GPUs, how long a trace of requests waits for it, and what it costs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pint
@@ -25,6 +25,7 @@ from serving_lib.units import (
 )
 
 SHARE = Domain("in (0, 1]", lambda x: (x > 0) & (x <= 1))
+CONFIDENCE = 0.99  # of every interval in the lectures
 PRICE = Dimension("a price per time", "USD/hour", "4.75 * ureg.USD / ureg.hour")
 
 
@@ -141,8 +142,10 @@ class Plan:
             raise ValueError(f"gpu must have room for {self.model} and a cache beside it; {self.gpu} has none")
 
     def __str__(self):
-        pool = "" if self.pool_tokens is None else f", pool {self.pool_tokens:,}"
-        return f"{self.replicas} {self.gpu}, budget {self.prefill_budget:,}{pool}"
+        named = ("gpu", "replicas", "prefill_budget", "price")
+        others = [one for one in fields(self) if one.name not in named and getattr(self, one.name) != one.default]
+        said = (f", {one.name.replace('_', ' ')} {_say(getattr(self, one.name))}" for one in others)
+        return f"{self.replicas} {self.gpu}, budget {self.prefill_budget:,}" + "".join(said)
 
     @property
     def tokens_that_fit(self):
@@ -290,12 +293,30 @@ def evaluate(workload, seed=0, **choices):
     ('yes', <Quantity(0.9, 'USD')>)
     """
     plan = Plan(**choices)
-    run = plan.simulate(workload)
+    return judge(plan, plan.simulate(workload), seed)
+
+
+def judge(plan, run, seed=0):
+    """Say what a run of a plan gives its users, and what it costs.
+
+    Parameters
+    ----------
+    plan : Plan
+    run : serving_lib.replicas.Fleet
+        What `plan.simulate` returned.
+    seed : int
+        Seed of the interval's resampling.
+
+    Returns
+    -------
+    Outcome
+    """
     if np.isnan(run.finished).any():
-        ttft = Estimate(math.inf, math.inf, math.inf, 0.95)
+        ttft = Estimate(math.inf, math.inf, math.inf, CONFIDENCE)
     else:
-        ttft = metrics.percentile_interval(metrics.ttft(run), 99, seed=seed)
-    return Outcome(plan, ttft, metrics.itl_percentile(run, 99), plan.cost(workload), int(run.preemptions.sum()))
+        ttft = metrics.percentile_interval(metrics.ttft(run), 99, seed=seed, confidence=CONFIDENCE)
+    cost, preemptions = plan.cost(run.workload), int(run.preemptions.sum())
+    return Outcome(plan, ttft, metrics.itl_percentile(run, 99), cost, preemptions)
 
 
 def pareto_front(outcomes):
@@ -332,7 +353,7 @@ def cost_table(outcomes, max_ttft, max_tbt):
         Plan, p99 time to first token with its interval, p99 time between tokens, price of a million output tokens, and
         whether the plan meets the limits.
     """
-    rows = [("plan", "p99 TTFT (s)", "95 % interval", "p99 TBT (ms)", "USD per M tokens", "meets")]
+    rows = [("plan", "p99 TTFT (s)", f"{100 * CONFIDENCE:.0f} % interval", "p99 TBT (ms)", "USD per M tokens", "meets")]
     for one in outcomes:
         interval = f"{one.ttft.low:.3g} to {one.ttft.high:.3g}"
         figures = f"{one.ttft.value:.3g}", interval, f"{1e3 * one.tbt:.0f}", f"{one.cost.m_as('USD'):.2f}"
@@ -340,6 +361,10 @@ def cost_table(outcomes, max_ttft, max_tbt):
     plans, *others = ([cell.rjust(max(map(len, column))) for cell in column] for column in zip(*rows, strict=True))
     plans = [plan.strip().ljust(len(plan)) for plan in plans]
     return "\n".join("  ".join(cells) for cells in zip(plans, *others, strict=True))
+
+
+def _say(value):
+    return f"{value:,}" if isinstance(value, int) else f"{value}".replace("_", " ")
 
 
 def _per_second(amount, workload):

@@ -6,7 +6,7 @@
 
 from serving_lib.plots.arrivals import dispersion, real_arrivals, resident_tokens, rush_hour
 from serving_lib.plots.batching import batch_chain, batch_formation, batch_knee, padding_waste, slot_by_slot
-from serving_lib.plots.prefill import prefill_stall, token_budget
+from serving_lib.plots.capacity import cost_front, formula_and_plans, hour_on_a_plan, token_demand
 from serving_lib.plots.paged_kv import (
     kv_size,
     last_page_waste,
@@ -21,6 +21,7 @@ from serving_lib.plots.paged_kv import (
     slots_and_goodput,
     watermark_tax,
 )
+from serving_lib.plots.prefill import prefill_stall, token_budget
 from serving_lib.plots.queueing import (
     littles_law,
     many_runs,
@@ -54,7 +55,10 @@ __all__ = [
     "batch_chain",
     "batch_formation",
     "batch_knee",
+    "cost_front",
     "dispersion",
+    "formula_and_plans",
+    "hour_on_a_plan",
     "kv_size",
     "last_page_waste",
     "leviathan_table_4",
@@ -95,6 +99,7 @@ __all__ = [
     "speculative_tokens",
     "tail_budget",
     "token_budget",
+    "token_demand",
     "variability",
     "varying_acceptance",
     "watermark_tax",
