@@ -21,7 +21,6 @@ from serving_lib.workload import Workload, poisson, profile
 FORMED_REQUESTS = 20_000
 BATCH_SIZES = 2 ** np.arange(10)
 UNLIMITED = 10**9  # pages: memory is the subject of lecture 04
-LEGEND = {"loc": "upper left", "bbox_to_anchor": (1, 1), "frameon": False, "fontsize": 9, "labelcolor": style.INK}
 DOTS = {name: look for name, look in style.SIMULATION.items() if name not in ("capsize", "elinewidth")}
 
 
@@ -137,28 +136,38 @@ def batch_formation(arrival_rate=400 / ureg.s, fixed_time=8 * ureg.ms, per_reque
         return style.finish(figure, f"At {style.say(arrival_rate)} no batch size up to {size[-1]} keeps up.")
     best, top = size[np.argmin(total)], 4 * total.min()
     below = np.zeros(steady.sum())
-    for index, (label, part) in enumerate(parts.items()):
+    for index, part in enumerate(parts.values()):
         look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index], "linewidth": 0.6}
-        axes.fill_between(size[steady], below, below + part[steady], label=label, **look)
+        axes.fill_between(size[steady], below, below + part[steady], **look)
         below = below + part[steady]
     axes.plot(size, total, **style.FORMULA)
     if not steady[0]:
-        axes.axvspan(0.9, size[steady][0], facecolor=style.PALE, edgecolor="none", label="cannot keep up")
+        axes.axvspan(0.9, size[steady][0], facecolor=style.PALE, edgecolor="none")
     tried = BATCH_SIZES[total[BATCH_SIZES - 1] < top]
     rates = arrival_rate.m_as("1/ms"), fixed_time.m_as("ms"), per_request_time.m_as("ms")
     runs = [_simulated_formation(int(number), *rates) for number in tried]
-    axes.errorbar(
-        tried, [run.mean for run in runs], [run.half_width for run in runs], label="simulated, 99 %", **style.SIMULATION
-    )
+    axes.errorbar(tried, [run.mean for run in runs], [run.half_width for run in runs], **style.SIMULATION)
     axes.axvline(best, **style.CHOSEN)
     axes.plot(best, total.min(), marker="D", markersize=10, color=style.AMBER, fillstyle="none")
     axes.set_ylim(0, top)
-    axes.legend(reverse=True, **LEGEND)
+    key(
+        axes,
+        ("━ all three", style.INK),
+        *((f"■ {label}", color) for label, color in zip(reversed(parts), style.PALETTE[2::-1], strict=True)),
+        ("● simulated, 99 %", style.BLUE),
+        ("■ cannot keep up", style.GREY),
+    )
     return style.finish(
         figure,
         f"At {style.say(arrival_rate)} the best batch size is {best}: a request takes {style.say(total.min())} ms on "
         f"average, of which {style.say(parts['its batch fills'][best - 1])} ms for its batch to fill.",
     )
+
+
+def key(axes, *entries):
+    """Write what the colors stand for, right of the axes; a legend would cost as much as all else in the picture."""
+    for row, (text, color) in enumerate(entries):
+        axes.text(1.03, 0.97 - 0.09 * row, text, color=color, va="top", transform=axes.transAxes, fontsize=9)
 
 
 def log2_batch_axis(axes, largest):
@@ -318,7 +327,7 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
     ' continuous batching takes 37 steps with its slots 84% busy.'
     """
     workload = all_at_once(np.random.default_rng(seed).integers(1, longest + 1, requests))
-    figure, panels = style.new_figure(rows=2, height=4.4, sharex=True)
+    figure, panels = style.new_figure(rows=2, height=4.0, sharex=True)
     step, said = -(-slots // 4), []
     for axes, batching in zip(panels, ("static", "continuous"), strict=True):
         result = simulate(workload, Server(16, UNLIMITED, slots), Policy(batching=batching))
@@ -390,21 +399,26 @@ def batch_chain(arrival_rate=8 / ureg.s, slots=32, fixed_time=8 * ureg.ms, per_r
     top = 2 * CHAIN_TOKENS * full_step
 
     figure, axes = style.new_figure(right_margin=1.75)
-    for index, (below, above, label) in enumerate(
-        ((0 * total, service, "in a slot"), (service, total, "in the queue"))
-    ):
+    for index, (below, above) in enumerate(((0 * total, service), (service, total))):
         look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index], "linewidth": 0.6}
-        axes.fill_between(rates, below, above, label=label, **look)
-    axes.plot(rates, total, label="the chain", **style.FORMULA)
+        axes.fill_between(rates, below, above, **look)
+    axes.plot(rates, total, **style.FORMULA)
     runs = [_simulated_chain(load * capacity, slots, fixed, each) for load in CHAIN_LOADS]
     dots = [load * capacity for load in CHAIN_LOADS], [run.mean for run in runs], [run.half_width for run in runs]
-    axes.errorbar(*dots, label="simulated, 99 %", **style.SIMULATION)
-    axes.axvline(capacity, label="capacity", **style.LIMIT)
+    axes.errorbar(*dots, **style.SIMULATION)
+    axes.axvline(capacity, **style.LIMIT)
     axes.axvline(rate, **style.CHOSEN)
     axes.set(xlim=(0, 1.1 * max(capacity, rate)), ylim=(0, top))
     axes.set(xlabel="Arrival rate (requests/s)", ylabel="Mean time of a request (s)")
     axes.set_title(f"{slots} slots, {CHAIN_TOKENS} tokens per request", **style.TITLE)
-    axes.legend(**LEGEND)
+    key(
+        axes,
+        ("━ the chain", style.INK),
+        ("■ in the queue", style.RED),
+        ("■ in a slot", style.INK),
+        ("● simulated, 99 %", style.BLUE),
+        ("┊ capacity", style.GREY),
+    )
     if rate >= capacity:
         return style.finish(
             figure,

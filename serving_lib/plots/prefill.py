@@ -8,7 +8,7 @@ from serving_lib.engine import Policy, Server, StepTime, simulate
 from serving_lib.metrics import itl_percentile, ttft
 from serving_lib.models import GPUS, MODELS
 from serving_lib.plots import style
-from serving_lib.plots.batching import LEGEND, UNLIMITED
+from serving_lib.plots.batching import UNLIMITED, key
 from serving_lib.queue_simulator import student_t_factor
 from serving_lib.units import ureg
 from serving_lib.workload import Workload, poisson, profile
@@ -80,7 +80,8 @@ def prefill_stall(prompt_tokens=8192, prefill_budget=512):
     axes.axvline(arrival, **style.LIMIT)
     axes.set(xlim=(0, end), ylim=(0, None), xlabel="Time (s)", ylabel="Tokens that a reader has (tokens)")
     axes.set_title(f"A prompt of {prompt_tokens:,} tokens arrives among {READERS} readers", **style.TITLE)
-    axes.legend(**LEGEND)
+    whole, chunks = runs
+    key(axes, (f"╌ {whole}", style.RED), (f"━ {chunks}", style.BLUE))
     return style.finish(figure, f"Prefilled {said[0]}; {said[1]}.")
 
 
@@ -115,7 +116,7 @@ def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
     ' where decoding alone would take 7.62 ms'
     """
     rate = arrival_rate.m_as("1/s")
-    conversation = profile("azure-conv-2023", seed=0)
+    conversation = _conversation()
     base, _, per_kv, per_prefill = (1e3 * time for time in _mistral_on_a100().in_clock_units())
     # Little's law: rate x tokens x step requests decode, and each step reads what they hold.
     tokens = conversation.new_tokens.mean()
@@ -137,6 +138,7 @@ def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
     for column, (axes, title) in enumerate(zip(panels, ("Between tokens", "Before the first"), strict=True)):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:,g}")
+        axes.minorticks_off()
         axes.errorbar(places, mean[:, column], half_width[:, column], **style.SIMULATION)
         axes.axvline(marked, **style.CHOSEN)
         axes.plot(marked, mean[marked, column], marker="D", markersize=10, color=style.AMBER, fillstyle="none")
@@ -154,10 +156,15 @@ def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
     )
 
 
+@lru_cache
+def _conversation():
+    return profile("azure-conv-2023", seed=0)
+
+
 @lru_cache(maxsize=256)
 def _simulated_budget(budget, rate):
     """Return, for each of some independent runs, the p99 of the gaps between tokens and the mean TTFT, in ms."""
-    conversation = profile("azure-conv-2023", seed=0)
+    conversation = _conversation()
     outcomes = []
     for seed in range(BUDGET_RUNS):
         rows = np.random.default_rng(seed).integers(len(conversation), size=BUDGET_REQUESTS)
