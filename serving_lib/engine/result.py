@@ -192,6 +192,29 @@ class Result:
         start, until, birth = start[grows], until[grows], (start - tokens)[grows]
         return total + (steps + 1) * _sum_over(start, until, 1, steps) - _sum_over(start, until, birth, steps)
 
+    def running_at(self, steps):
+        """Return how many requests hold pages at the end of steps.
+
+        Parameters
+        ----------
+        steps : array_like of int
+            From 0 to one less than `self.steps`, in any order.
+
+        Returns
+        -------
+        ndarray of int
+
+        Examples
+        --------
+        >>> from serving_lib import Server, Workload, simulate
+        >>> workload = Workload(["a", "b"], [0, 1], prompt_tokens=[3, 3], new_tokens=[4, 4])
+        >>> simulate(workload, Server(page_size=4, total_pages=4, slots=2)).running_at([0, 1, 2, 3, 4]).tolist()
+        [1, 2, 2, 1, 0]
+        """
+        _, start, _, does = self._lives.T
+        held = (does & (GROWS | HOLDS)) > 0
+        return _sum_over(start[held], (self._end - self._complete)[held], 1, np.asarray(steps, dtype=np.int64))
+
     def timeline(self):
         """Return the page occupancy over time, at every event and at the step before it.
 

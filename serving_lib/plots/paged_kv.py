@@ -284,18 +284,12 @@ def _memory_uses(dataset, scheme, output_cv):
     result = simulate(workload, server, Policy(preemption="recompute"))
     first = np.sort(result.finished_step)[np.sum(result.admitted_step == 0)]
     steps = np.arange(first, result.admitted_step.max())
-    columns = result.tokens_at(steps), PAGE_SIZE * result.pages_at(steps), _running_at(result, steps)
+    columns = result.tokens_at(steps), PAGE_SIZE * result.pages_at(steps), result.running_at(steps)
     means = [[part.mean() for part in np.array_split(column, 10)] for column in columns]
     return [
         MemoryUse(tokens / SLOTS, 0.0, (held - tokens) / SLOTS, 0.0, 1 - held / SLOTS, running)
         for tokens, held, running in zip(*means, strict=True)
     ]
-
-
-def _running_at(result, steps):
-    """Return how many requests hold pages at the end of each step, to within those that are evicted and wait again."""
-    begin, end = np.sort(result.admitted_step), np.sort(result.finished_step)
-    return np.searchsorted(begin, steps, side="right") - np.searchsorted(end, steps, side="right")
 
 
 def mean_memory_use(dataset, scheme, output_cv=0.89):
