@@ -242,26 +242,27 @@ def to_png(figure, *, small=False):
     """
     canvas = FigureCanvasAgg(figure)
     figure.set_dpi(CSS_DPI * PIXEL_RATIO)
-    canvas.draw()
-    # The page is opaque, so that the alpha channel says nothing.
-    pixels = np.asarray(canvas.buffer_rgba())[:, :, :3]
+    # Hinting fits letters to coarse pixels; at two pixels per CSS pixel it only costs a fifth of the time.
+    with matplotlib.rc_context({"text.hinting": "none"}):
+        canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())
     figure.set_dpi(CSS_DPI)
     if not small:
         return _encode_png(pixels)
     buffer = io.BytesIO()
-    image = Image.fromarray(np.ascontiguousarray(pixels)).quantize(256, dither=Image.Dither.NONE)
+    image = Image.fromarray(pixels).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     image.save(buffer, format="png", compress_level=9)
     return buffer.getvalue()
 
 
 def _encode_png(pixels):
-    """Encode without row filters: they gain nothing on flat colors and are most of what an image library spends."""
+    """Encode RGBA without row filters: on flat colors they gain nothing, and cost most of the time."""
     height, width, channels = pixels.shape
     rows = np.zeros((height, 1 + channels * width), dtype=np.uint8)  # each row starts with its filter type: none
-    rows[:, 1:].reshape(height, width, channels)[:] = pixels
+    rows[:, 1:] = pixels.reshape(height, -1)
     chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows.tobytes(), level=1)),
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows, level=1)),
         (b"IEND", b""),
     ]
     framed = (
