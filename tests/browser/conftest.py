@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.browser.lab import CHROMIUM_OPTIONS, REPOSITORY, Lab
+from tests.browser.lab import CHROMIUM_OPTIONS, REPOSITORY, Lab, find_chromium
 
 
 def unavailable(reason):
@@ -16,9 +16,7 @@ def unavailable(reason):
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium."""
-    names = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
+    if (path := find_chromium()) is None:
         unavailable("Chromium at /usr/bin/chromium, or chromium on the PATH")
     try:
         from playwright.sync_api import sync_playwright

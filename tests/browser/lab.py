@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,12 @@ CHROMIUM_OPTIONS = [
     "--disable-quic",
 ]
 SERIOUS = ("serious", "critical")
+
+
+def find_chromium():
+    """Return the path of a Chromium, or None."""
+    names = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 class Lab:
