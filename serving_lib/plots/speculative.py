@@ -27,8 +27,7 @@ from serving_lib.speculative_simulator import (
 ROUNDS = 10_000  # of every simulated mean
 SHOWN_ROUNDS = 10
 NORMAL_99 = 2.5758  # the 99.5th percentile of the standard normal distribution
-KEPT = style.fill(2) | {"hatch": ""}
-OWN = style.fill(3) | {"hatch": ""}
+BLUE_CELL, AMBER_CELL = (style.fill(index) | {"hatch": ""} for index in (2, 3))
 EMPTY = {"facecolor": "white", "edgecolor": style.GREY}  # a cell without meaning of its own
 OTHER = style.SIMULATION | {"color": style.RED, "marker": "s", "markersize": 4}  # simulated beside a simulation
 WRONG = {"color": style.RED, "linestyle": "--", "linewidth": 1.8}  # a formula that is often used and is wrong
@@ -54,7 +53,7 @@ def speculative_rounds(acceptance=0.7, draft_length=4):
     law = acceptance ** (emitted - 1) * np.where(emitted <= draft_length, 1 - acceptance, 1)
     low, share, high = _share_interval(np.bincount(accepted, minlength=draft_length + 1), len(accepted))
 
-    figure, (coins, bars) = style.new_figure(1, 2)
+    figure, (coins, bars) = _two_panels()
     _draw_rounds(coins, accepted[:SHOWN_ROUNDS], draft_length)
     bars.bar(emitted, law, width=0.7, **style.fill(0))
     bars.errorbar(emitted, share, (share - low, high - share), **style.SIMULATION)
@@ -83,7 +82,11 @@ def _draw_rounds(axes, accepted, draft_length):
     """Draw one row of cells per round: accepted drafts, the target's own token, drafts thrown away."""
     place, kept = np.arange(1, draft_length + 2), accepted[:, None]
     thrown = (place > kept + 1) & (place <= draft_length)
-    for mask, look, mark in ((place <= kept, KEPT, "$d$"), (place == kept + 1, OWN, "$T$"), (thrown, EMPTY, "None")):
+    for mask, look, mark in (
+        (place <= kept, BLUE_CELL, "$d$"),
+        (place == kept + 1, AMBER_CELL, "$T$"),
+        (thrown, EMPTY, "None"),
+    ):
         row, column = np.nonzero(mask)
         _draw_cells(axes, column + 1, row + 1, look)
         axes.plot(
@@ -176,7 +179,7 @@ def acceptance_overlap(
     top = 1.5 * max(target.max(), draft.max(), emitted.max())
     place = np.arange(4)
 
-    figure, (before, after) = style.new_figure(1, 2)
+    figure, (before, after) = _two_panels()
     before.bar(place - 0.2, target, 0.38, **style.fill(0))
     before.bar(place + 0.2, draft, 0.38, **style.fill(1))
     before.bar(place, overlap, 0.78, facecolor="none", edgecolor=style.AMBER, linewidth=2.2)
@@ -186,8 +189,8 @@ def acceptance_overlap(
     outline = f"outlined: min(p, q), sum {alpha:.2f}"
     _key(before, ("plain: target p", style.INK), ("hatched: draft q", style.RED), (outline, style.AMBER))
 
-    after.bar(place, overlap, 0.6, **style.fill(3) | {"hatch": ""})
-    after.bar(place, (1 - alpha) * replacement, 0.6, bottom=overlap, **style.fill(2))
+    after.bar(place, overlap, 0.6, **AMBER_CELL)
+    after.bar(place, (1 - alpha) * replacement, 0.6, bottom=overlap, **BLUE_CELL)
     after.errorbar(place, share, (share - low, high - share), **style.SIMULATION)
     after.hlines(target, place - 0.42, place + 0.42, **style.FORMULA)
     after.set(
@@ -198,8 +201,8 @@ def acceptance_overlap(
     _key(
         after,
         ("line: target p", style.INK),
-        ("plain: accepted drafts", style.AMBER),
-        ("dotted: replacements", style.BLUE),
+        ("lower part: kept drafts", style.AMBER),
+        ("upper part: replaced", style.BLUE),
         ("dots: simulated, 99 %", style.BLUE),
     )
 
@@ -351,7 +354,7 @@ def speculative_speedup(acceptance=0.7, draft_cost_ratio=0.1):
     at_best = _speedup(acceptance, best, draft_cost_ratio)
     cut = _speedup(acceptance, lengths, draft_cost_ratio)
 
-    figure, (plane, slice_) = style.new_figure(1, 2, right_margin=0.2)
+    figure, (plane, slice_) = _two_panels()
     for level in (1, 1.5, 2, 3, 5, 8):
         needed = np.array([_first_reaching(grid, column, level) for column in surface.T[1:]])
         seen = np.flatnonzero(np.isfinite(needed))
@@ -361,8 +364,8 @@ def speculative_speedup(acceptance=0.7, draft_cost_ratio=0.1):
             slower = np.where(np.isfinite(needed), needed, 1.0)
             plane.fill_between(lengths[1:], 0, slower, color=style.PALE, zorder=0.5)
         if len(seen):
-            place = {"at": seen[-1], "offset": (-1, 6), "ha": "right", "fontsize": 8}
-            style.label_line(plane, lengths[1:], needed, f"{level:g}×", look, **place)
+            place = {"at": seen[-1], "offset": (-1, -7 if level == 1 else 6), "ha": "right", "fontsize": 8}
+            style.label_line(plane, lengths[1:], needed, f"{level:g}×", style.FORMULA, **place)
     winner = surface.argmax(axis=1)
     inside = winner < lengths[-1]
     plane.plot(winner[inside], grid[inside], color=style.BLUE, linestyle="--", linewidth=2.2)
@@ -371,7 +374,7 @@ def speculative_speedup(acceptance=0.7, draft_cost_ratio=0.1):
         plane.plot(best, acceptance, marker="D", markersize=10, color=style.AMBER, fillstyle="none", clip_on=False)
     plane.set(xlim=(0, 20.4), ylim=(0, 1), xlabel="Draft length (tokens)", ylabel="Acceptance (probability)")
     plane.set_title("Speed-up, best length dashed", **style.TITLE)
-    plane.locator_params(axis="x", nbins=6, integer=True)
+    plane.locator_params(axis="x", integer=True)
     plane.text(19.6, 0.03, "gray: slower", ha="right", fontsize=9)
 
     slice_.axhline(1, **style.LIMIT)
@@ -385,7 +388,7 @@ def speculative_speedup(acceptance=0.7, draft_cost_ratio=0.1):
     slice_.set(xlim=(0, 20.4), ylim=(0, 1.3 * max(1.6, cut.max())))
     slice_.set(xlabel="Draft length (tokens)", ylabel="Speed-up (times)")
     slice_.set_title(f"Cut at acceptance {acceptance:g}", **style.TITLE)
-    slice_.locator_params(axis="x", nbins=6, integer=True)
+    slice_.locator_params(axis="x", integer=True)
     _key(slice_, ("line: formula", style.INK), (f"dots: {ROUNDS:,} rounds, 99 %", style.BLUE), at=(0.985, 0.94))
     return style.finish(
         figure,
@@ -644,6 +647,14 @@ def varying_acceptance(easy=0.95, hard=0.5, easy_share=0.5, draft_length=8, vari
 
 
 MARKS, SHAPES = ("^", "D", "s"), ("triangle", "diamond", "square")
+
+
+def _two_panels():
+    """Return a figure with two axes of few ticks: each tick costs half a millisecond, and the panels are small."""
+    figure, panels = style.new_figure(1, 2)
+    for axes in panels:
+        axes.locator_params(nbins=5)
+    return figure, panels
 
 
 def _draw_cells(axes, columns, rows, look):
