@@ -142,10 +142,9 @@ class Plan:
             raise ValueError(f"gpu must have room for {self.model} and a cache beside it; {self.gpu} has none")
 
     def __str__(self):
-        named = ("gpu", "replicas", "prefill_budget", "price")
-        others = [one for one in fields(self) if one.name not in named and getattr(self, one.name) != one.default]
-        said = (f", {one.name.replace('_', ' ')} {_say(getattr(self, one.name))}" for one in others)
-        return f"{self.replicas} {self.gpu}, budget {self.prefill_budget:,}" + "".join(said)
+        unusual = (name for name, default in _DEFAULTS.items() if getattr(self, name) != default)
+        others = [f"{_WORDS.get(name, name)} {_say(getattr(self, name))}".strip() for name in unusual]
+        return ", ".join([f"{self.replicas} {self.gpu}", f"budget {self.prefill_budget:,}", *others])
 
     @property
     def tokens_that_fit(self):
@@ -226,6 +225,11 @@ class Plan:
         """Return seconds of one GPU for each request, if every step is full."""
         base, _, _, token = self.server.step_time.in_clock_units()
         return (workload.prompt_tokens + workload.new_tokens) * (token + base / self.prefill_budget)
+
+
+# What a plan says of itself beyond GPU, count and budget: fields that are not at their default, in these words.
+_DEFAULTS = {one.name: one.default for one in fields(Plan)[3:] if one.name != "price"}
+_WORDS = {"page_size": "pages of", "pool_tokens": "pool", "allocation": "", "dispatch": "", "model": "", "mfu": "MFU"}
 
 
 @dataclass(frozen=True)
@@ -353,7 +357,7 @@ def cost_table(outcomes, max_ttft, max_tbt):
         Plan, p99 time to first token with its interval, p99 time between tokens, price of a million output tokens, and
         whether the plan meets the limits.
     """
-    rows = [("plan", "p99 TTFT (s)", f"{100 * CONFIDENCE:.0f} % interval", "p99 TBT (ms)", "USD per M tokens", "meets")]
+    rows = [("plan", "p99 TTFT (s)", f"{100 * CONFIDENCE:.0f} % interval", "p99 TBT (ms)", "USD / M tokens", "meets")]
     for one in outcomes:
         interval = f"{one.ttft.low:.3g} to {one.ttft.high:.3g}"
         figures = f"{one.ttft.value:.3g}", interval, f"{1e3 * one.tbt:.0f}", f"{one.cost.m_as('USD'):.2f}"
@@ -364,7 +368,7 @@ def cost_table(outcomes, max_ttft, max_tbt):
 
 
 def _say(value):
-    return f"{value:,}" if isinstance(value, int) else f"{value}".replace("_", " ")
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("_", " ")
 
 
 def _per_second(amount, workload):

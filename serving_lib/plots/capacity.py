@@ -167,7 +167,7 @@ def formula_and_plans(trace=CONVERSATION, prefill_budget=768, dispatch="least_lo
     Examples
     --------
     >>> formula_and_plans().alt_text.split(";")[0]
-    '1 A100-80: formula 4.63 s, shuffled 37.7 s, in order 273 s'
+    '1 A100-80: formula 4.63 s, shuffled 49.6 s, in order 273 s'
     """
     workload = _workload(trace, seed)
     plans = [Plan(gpu, replicas, prefill_budget, dispatch=dispatch) for gpu, replicas in PLANS]
@@ -228,7 +228,7 @@ def cost_front(result=None, mine=None, a100_price=A100_PRICE, h100_price=H100_PR
     Examples
     --------
     >>> cost_front().alt_text.split(",")[0]
-    'The cheapest of 5 plans that meets both limits is 2 A100-80'
+    'The cheapest of 5 plans that meets both limits is 1 H100'
     """
     if result is None:
         outcomes = [_hour(CONVERSATION, Plan(gpu, replicas), False, seed)[0] for gpu, replicas in PLANS]
