@@ -4,6 +4,7 @@ Each takes the name of a shipped profile, or a `Workload` that the reader has re
 that arrivals alone make the difference.
 """
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -48,17 +49,24 @@ def real_arrivals(trace="azure-conv-2023", utilization=0.8, seed=0):
     real = [_real_wait(trace, seed, load) for load in LOADS]
     shuffled = [_shuffled_wait(trace, seed, load) for load in SHUFFLED_LOADS]
     at_chosen, shuffled_at_chosen = _real_wait(trace, seed, utilization), _shuffled_wait(trace, seed, utilization)
+    means, widths = np.array([(one.mean, one.half_width) for one in shuffled]).T
 
     figure, axes = style.new_figure()
-    log_axis(axes.yaxis, (0.001, 0.01, 0.1, 1, 10, 100))
+    most = max(*real, *means, calc_kingman_wait_ratio(LOADS[-1], scv, 0) * LOADS[-1] * gap, 1e-9)
+    top = math.ceil(math.log10(most))
+    log_axis(axes.yaxis, [10.0**power for power in range(top - 5, top + 1)])
     axes.plot(loads, kingman, **style.FORMULA)
-    means, widths = np.array([(one.mean, one.half_width) for one in shuffled]).T
     low = np.minimum(widths, 0.9 * means)  # an interval may reach below 0, where a logarithmic axis ends
     axes.errorbar(SHUFFLED_LOADS, means, (low, widths), **style.SIMULATION)
     axes.plot(LOADS, real, **style.TRACE)
     axes.axvline(utilization, **style.CHOSEN)
-    axes.set(xlim=(0, 1), ylim=(1e-3, 1e3), xlabel="Utilization (busy fraction)", ylabel="Mean wait (s)")
-    axes.set_title("One hour of arrivals, three answers", **style.TITLE)
+    axes.set(
+        xlim=(0, 1),
+        ylim=(10.0 ** (top - 5), 10.0 ** (top + 1)),
+        xlabel="Utilization (busy fraction)",
+        ylabel="Mean wait (s)",
+    )
+    axes.set_title("The same gaps, three answers", **style.TITLE)
     key(
         axes,
         ("dashed: the gaps in their order", style.RED),
@@ -69,7 +77,7 @@ def real_arrivals(trace="azure-conv-2023", utilization=0.8, seed=0):
         figure,
         f"At {percent(utilization)} load Kingman gives a mean wait of {style.say(chosen)} s for gaps of squared CV "
         f"{style.say(scv)}; the gaps shuffled give {say_interval(shuffled_at_chosen)} s, "
-        f"and in their own order {style.say(at_chosen)} s, "
+        f"and in their own order {style.say(at_chosen, 4)} s, "
         f"{style.say(at_chosen / chosen, 2)} times the formula.",
     )
 
@@ -98,7 +106,7 @@ def rush_hour(trace="azure-conv-2023", utilization=0.8, seed=0):
     gap, _ = _gap_statistics(trace, seed)
     service = utilization * gap
     run, shuffled = _real_run(trace, seed, utilization), _shuffled_run(trace, seed, utilization)
-    minutes = int((run.arrival[-1] - run.arrival[0]) // 60)
+    minutes = max(1, int((run.arrival[-1] - run.arrival[0]) // 60))
     edges = run.arrival[0] + 60.0 * np.arange(minutes + 1)
     per_second = np.histogram(run.arrival, edges)[0] / 60
     over = int(np.sum(per_second > 1 / service))
@@ -232,8 +240,9 @@ def _shuffle(trace, seed, number):
 @lru_cache(maxsize=32)
 def _gap_statistics(trace, seed):
     """Return the mean gap and the squared coefficient of variation of the gaps."""
-    gaps = np.diff(_workload(trace, seed).arrival)
-    return gaps.mean(), gaps.var() / gaps.mean() ** 2
+    workload = _workload(trace, seed)
+    mean = 1 / workload.rate  # refuses a workload that has none
+    return mean, np.diff(workload.arrival).var() / mean**2
 
 
 @lru_cache(maxsize=32)
