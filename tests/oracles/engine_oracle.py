@@ -4,7 +4,7 @@ It shares no code with the library and skips nothing: every step visits every ru
 as long as the arguments are, so that comparison is exact.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from types import SimpleNamespace
 
@@ -22,14 +22,13 @@ class Request:
     generated: int = 0
     cached: int = 0  # tokens in its cache
     pages: int = 0
-    chunk: int = 0  # tokens prefilled in this step
     cached_before: int = 0  # tokens in its cache at the start of this step
     admitted: int | None = None
     first_token: int | None = None
     finished: int | None = None
     preemptions: int = 0
     recomputed_tokens: int = 0
-    token_times: tuple = ()
+    token_times: list = field(default_factory=list)
 
     @property
     def context(self):
@@ -85,7 +84,7 @@ def engine_oracle(
 
     future = list(everyone)
     arrived, returned, running = [], [], []
-    steps, now, deadlock = [], 0, None
+    steps, now, deadlock, tokens_in_cache = [], 0, None, []
 
     def head():
         if returned:
@@ -148,6 +147,7 @@ def engine_oracle(
                 return
             (returned if returned else arrived).remove(r)
             running.append(r)
+            r.cached_before = 0
             step.admitted.append(r)
             if r.admitted is None:
                 r.admitted = now
@@ -155,7 +155,6 @@ def engine_oracle(
 
     def prefill(r, chunk, step):
         r.cached += chunk
-        r.chunk = chunk
         step.budget -= chunk
         step.prefilled.append(r)
         step.prefill_tokens += chunk
@@ -206,8 +205,8 @@ def engine_oracle(
     while len(steps) < max_steps and (future or arrived or returned or running):
         while future and future[0].arrival <= now:
             arrived.append(future.pop(0))
-        for r in everyone:
-            r.chunk, r.cached_before = 0, r.cached
+        for r in running:
+            r.cached_before = r.cached
         step = SimpleNamespace(
             budget=budget,
             admitted=[],
@@ -218,7 +217,6 @@ def engine_oracle(
             prefilled=[],
             prefill_tokens=0,
             missed=False,
-            shortage=0,
         )
         had_running = list(running)
         (vllm_step if vllm_order else contract_step)(step)
@@ -238,7 +236,7 @@ def engine_oracle(
             duration = future[0].arrival - now
         now += duration
         for r in step.decoded:
-            r.token_times += (now,)
+            r.token_times.append(now)
             r.first_token = r.first_token or now
             r.finished = now if r in step.completed else None
         steps.append(
@@ -252,6 +250,8 @@ def engine_oracle(
             | ({"preempted": [r.id for r in step.preempted]} if preemption != "none" else {})
         )
 
+        tokens_in_cache.append(sum(r.cached for r in running))
+
         if running and not taking_part:
             wanted = sum(
                 pages_with(r, 1 if r.decoding else min(r.context - r.cached, budget - sum(q.decoding for q in running)))
@@ -264,10 +264,13 @@ def engine_oracle(
             deadlock = (len(steps) - 1, (stuck.id,), need - total_pages)
             break
 
+    while future and future[0].arrival <= now:
+        arrived.append(future.pop(0))
     if admission == "shortest_first":
         arrived.sort(key=lambda r: r.new_tokens)
     return SimpleNamespace(
         steps=steps,
+        tokens_in_cache=tokens_in_cache,
         requests=everyone,
         duration=now,
         deadlock=deadlock,
