@@ -54,6 +54,8 @@ def calc_batch_formation_wait(batch_size, arrival_rate):
     (B - 1) / (2 lambda): the first of a batch waits for B - 1 arrivals, the last for none. It excludes bursts,
     timeouts, priorities and the execution itself.
 
+    Taught in lecture 02, section 2. Breaks first when the load falls, and nobody comes to fill the batch.
+
     References
     ----------
     Derivation above.
@@ -103,6 +105,8 @@ def calc_batch_knee(fixed_time, per_request_time):
     t0 / treq. There the throughput B / (t0 + B treq) is half of its ceiling. It excludes queueing, capacity limits
     and kernels whose time is not affine in the batch size.
 
+    Taught in lecture 02, section 1. Breaks first when arithmetic overtakes the reading of weights.
+
     References
     ----------
     Derivation above.
@@ -148,6 +152,8 @@ def calc_batch_throughput_share(batch_size, fixed_time, per_request_time):
     -----
     B treq / (t0 + B treq). It excludes the forming of the batch, memory limits, and a time per request that
     changes with the batch.
+
+    Taught in lecture 02, section 1. Breaks first when arithmetic overtakes the reading of weights.
 
     References
     ----------
@@ -198,6 +204,8 @@ def calc_padding_waste_fraction(lengths):
     -----
     1 - sum(L) / (n max(L)): every member keeps its slot until the longest is done. It excludes continuous
     batching, which refills a slot at once.
+
+    Taught in lecture 02, section 3. Breaks first when batching is continuous.
 
     References
     ----------
@@ -273,6 +281,8 @@ def calc_roofline_step_time(
     ``peak / bandwidth`` operations per byte), and where KV bytes overtake weight bytes. Below the first, the step is
     affine: ``fixed_time = weights / bandwidth`` and ``per_request_time = kv / bandwidth``. It excludes prefill,
     communication, kernel launch, and everything that keeps hardware below its peak.
+
+    Taught in lecture 02, section 5. Breaks first when prompts are prefilled in the same step.
 
     References
     ----------
@@ -440,6 +450,8 @@ def affine_batch_chain(arrival_rate, fixed_time, per_request_time, max_batch, ca
     mu(n) = b / (t0 + b treq) with b = min(n, max_batch): the throughput of `calc_batch_throughput_share`, at the batch
     that n requests form. It joins the knee of the batch to the queue in front of it. Continuous batching with
     memoryless work is assumed; batches that wait to fill, and memory limits, are excluded.
+
+    Taught in lecture 02, section 6. Breaks first when prefills stall the steps.
 
     References
     ----------

@@ -41,6 +41,8 @@ def calc_kv_bytes_per_token(layers, kv_heads, head_dim, bytes_per_value=2):
     2 x layers x KV heads x head dimension x bytes; the 2 is one key and one value. It excludes what attention variants
     save (sliding windows, shared layers, latent compression) and the metadata of pages.
 
+    Taught in lecture 04, section 1. Breaks first when query heads are counted for KV heads.
+
     References
     ----------
     Kwon et al. (2023), Efficient Memory Management for Large Language Model Serving with PagedAttention, section 3.
@@ -91,7 +93,9 @@ def calc_kv_pages(tokens, page_size):
 
     Notes
     -----
-    ceil(tokens / page_size), in whole numbers.
+    ceil(tokens / page_size): in whole numbers.
+
+    Taught in lecture 04, section 3. Breaks first when prefixes are shared.
 
     References
     ----------
@@ -115,7 +119,7 @@ def calc_last_page_waste(mean_tokens, page_size):
     Parameters
     ----------
     mean_tokens : float or ndarray
-        Positive mean number of tokens of a request, prompt and generated.
+        Positive mean number L of tokens of a request, prompt and generated.
     page_size : int or ndarray
         Positive number P of tokens that a page holds.
 
@@ -137,6 +141,8 @@ def calc_last_page_waste(mean_tokens, page_size):
     -----
     w / (L + w) with w = (P - 1) / 2: where lengths are spread evenly over a page, its last one lacks 0 to P - 1 tokens
     with equal probability. It excludes reservation for tokens that are still to come, which paging removes.
+
+    Taught in lecture 04, section 4. Breaks first when requests are not much longer than a page.
 
     References
     ----------

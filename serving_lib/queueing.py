@@ -33,9 +33,9 @@ def calc_littles_law_occupancy(arrival_rate, time_in_system):
     Parameters
     ----------
     arrival_rate : Quantity or float or ndarray
-        Nonnegative average arrivals per unit time. A label is kept: tokens/s times s gives tokens.
+        Nonnegative average arrival rate lambda. A label is kept: tokens/s times s gives tokens.
     time_in_system : Quantity or float or ndarray
-        Nonnegative mean total residence time, waiting and service. Both arguments carry units, or neither does.
+        Nonnegative mean total residence time W, waiting and service. Both arguments carry units, or neither does.
 
     Returns
     -------
@@ -55,6 +55,9 @@ def calc_littles_law_occupancy(arrival_rate, time_in_system):
     -----
     L = lambda W. It holds for any stable system and any order of service, as long as arrivals, occupancy and
     residence are counted at the same boundary. It says nothing about the tail of the occupancy.
+
+    Taught in lecture 01, section 1. Breaks first when arrivals, occupancy and residence are counted at different
+    boundaries.
 
     References
     ----------
@@ -81,9 +84,9 @@ def calc_littles_law_rate(occupied_slots, residence_time):
     Parameters
     ----------
     occupied_slots : float or ndarray or dimensionless Quantity
-        Nonnegative mean number of occupied slots.
+        Nonnegative mean number L of occupied slots.
     residence_time : Quantity or float or ndarray
-        Positive mean time for which a turn holds its slot.
+        Positive mean time W for which a turn holds its slot.
 
     Returns
     -------
@@ -102,6 +105,8 @@ def calc_littles_law_rate(occupied_slots, residence_time):
     Notes
     -----
     lambda = L / W: Little's law read backwards. An average, not a peak.
+
+    Taught in lecture 01, section 6. Breaks first when some slots are empty.
 
     References
     ----------
@@ -146,8 +151,10 @@ def calc_mm1_time_in_system(service_time, utilization):
 
     Notes
     -----
-    W = S / (1 - rho), for one first-come server, Poisson arrivals, independent exponential service, steady state.
+    W = S / (1 - rho): one first-come server, Poisson arrivals, independent exponential service, steady state.
     It excludes loss from a finite buffer, other service distributions, and percentiles.
+
+    Taught in lecture 01, section 2. Breaks first when arrivals come in rushes.
 
     References
     ----------
@@ -195,8 +202,10 @@ def calc_mm1_max_utilization(service_time, tail_budget, tail_factor):
 
     Notes
     -----
-    rho_max = 1 - k S / T, from k S / (1 - rho) <= T. The time in an M/M/1 system is exponential, so one factor
+    rho_max = 1 - k S / T: from k S / (1 - rho) <= T. The time in an M/M/1 system is exponential, so one factor
     serves every load. It excludes finite buffers and other distributions.
+
+    Taught in lecture 01, section 2. Breaks first when arrivals come in rushes.
 
     References
     ----------
@@ -238,7 +247,9 @@ def calc_exponential_quantile_factor(quantile):
 
     Notes
     -----
-    k = -log(1 - q), the inverse of F(t) = 1 - exp(-t / mean). For exponential distributions only.
+    k = -log(1 - q): the inverse of F(t) = 1 - exp(-t / mean). For exponential distributions only.
+
+    Taught in lecture 01, section 2. Breaks first when the distribution is not exponential.
 
     References
     ----------
@@ -260,7 +271,7 @@ def calc_mg1_wait_ratio(utilization, service_cv):
     utilization : float or ndarray
         Nonnegative busy fraction rho; at or above one the wait is infinite.
     service_cv : float or ndarray
-        Nonnegative coefficient of variation of the service time: its standard deviation over its mean.
+        Nonnegative coefficient of variation Cs of the service time: its standard deviation over its mean.
 
     Returns
     -------
@@ -278,9 +289,11 @@ def calc_mg1_wait_ratio(utilization, service_cv):
 
     Notes
     -----
-    Wq / E[S] = rho (1 + Cs^2) / (2 (1 - rho)), Pollaczek and Khinchine. One first-come server, Poisson arrivals,
+    Wq / E[S] = rho (1 + Cs^2) / (2 (1 - rho)): Pollaczek and Khinchine. One first-come server, Poisson arrivals,
     independent service times with a finite second moment. It excludes percentiles, correlated service and finite
     buffers.
+
+    Taught in lecture 01, section 3. Breaks first when arrivals come in rushes.
 
     References
     ----------
@@ -308,9 +321,9 @@ def calc_kingman_wait_ratio(utilization, arrival_scv, service_scv):
     utilization : float or ndarray
         Busy fraction rho in [0, 1).
     arrival_scv : float or ndarray
-        Nonnegative squared coefficient of variation of the gaps between arrivals.
+        Nonnegative squared coefficient of variation Ca^2 of the gaps between arrivals.
     service_scv : float or ndarray
-        Nonnegative squared coefficient of variation of the service times.
+        Nonnegative squared coefficient of variation Cs^2 of the service times.
 
     Returns
     -------
@@ -330,6 +343,8 @@ def calc_kingman_wait_ratio(utilization, arrival_scv, service_scv):
     -----
     Wq / E[S] ~ (Ca^2 + Cs^2) / 2 * rho / (1 - rho). One first-come server, *independent* gaps and service times,
     heavy traffic. Correlated arrivals are excluded, and real traffic is correlated.
+
+    Taught in lecture 01, section 3. Breaks first when gaps are correlated.
 
     References
     ----------
@@ -353,9 +368,9 @@ def calc_residency_factor(generation_time, wait_time):
     Parameters
     ----------
     generation_time : Quantity
-        Positive time spent generating.
+        Positive time Tgen spent generating.
     wait_time : Quantity
-        Nonnegative further time for which the state keeps its slot, such as the wait for a tool.
+        Nonnegative further time Twait for which the state keeps its slot, such as the wait for a tool.
 
     Returns
     -------
@@ -375,6 +390,8 @@ def calc_residency_factor(generation_time, wait_time):
     -----
     (Tgen + Twait) / Tgen. The two are sequential and hold the same slot. It excludes state that is released or
     swapped during the wait, and overlapping work.
+
+    Taught in lecture 01, section 6. Breaks first when the state is swapped out while it waits.
 
     References
     ----------
@@ -424,6 +441,8 @@ def calc_queue_latency_mmc(arrival_rate_hz, service_rate_hz, num_servers):
     at tail probabilities 0.5 and 0.01, and are zero where fewer requests than that wait at all. Poisson arrivals,
     exponential service, identical servers, one first-come queue. The waits exclude the service itself: for a
     promise on the response use `calc_mmc_response_quantile`.
+
+    Taught in lecture 01, section 4. Breaks first when it is taken for the response: service is not in it.
 
     References
     ----------
@@ -475,6 +494,8 @@ def calc_erlang_c(num_servers, offered_load):
     C = 1 / (1 + (1 - rho) R) with R = sum over k = 1..c of prod over j < k of (c - j) / a. Every term is positive, so
     nothing cancels, and the sum stops when the rest no longer counts: a million servers take a millisecond or two.
 
+    Taught in lecture 05, section 3. Breaks first when arrivals are correlated.
+
     References
     ----------
     Erlang (1917), Solution of some problems in the theory of probabilities of significance in automatic telephone
@@ -521,6 +542,8 @@ def calc_mmc_mean_wait(arrival_rate, service_rate, num_servers):
     Wq = C / (c mu - lambda), C from `calc_erlang_c`. Poisson arrivals, exponential service, identical servers, one
     first-come queue.
 
+    Taught in lecture 01, section 4. Breaks first when requests are sent to a server before one is free.
+
     References
     ----------
     Harchol-Balter (2013), Performance Modeling and Design of Computer Systems: Queueing Theory in Action, chapter 14.
@@ -543,9 +566,9 @@ def calc_allen_cunneen_wait(arrival_rate, service_rate, num_servers, arrival_scv
     arrival_rate, service_rate, num_servers : Quantity or float, Quantity or float, int
         As for `calc_mmc_mean_wait`.
     arrival_scv : float
-        Nonnegative squared coefficient of variation of the gaps between arrivals.
+        Nonnegative squared coefficient of variation Ca^2 of the gaps between arrivals.
     service_scv : float
-        Nonnegative squared coefficient of variation of the service times.
+        Nonnegative squared coefficient of variation Cs^2 of the service times.
 
     Returns
     -------
@@ -561,6 +584,8 @@ def calc_allen_cunneen_wait(arrival_rate, service_rate, num_servers, arrival_scv
     -----
     Wq ~ (Ca^2 + Cs^2) / 2 * C / (c mu - lambda): the M/M/c wait, scaled as Kingman scales M/M/1. Exact for M/M/c and
     for M/G/1. Independent gaps and service times: correlated arrivals wait longer, by any factor.
+
+    Taught in lecture 05, section 3. Breaks first when gaps are correlated.
 
     References
     ----------
@@ -603,6 +628,8 @@ def calc_mmc_response_quantile(arrival_rate, service_rate, num_servers, quantile
     is t exp(-mu t) where theta = mu. Solved by bisection to the last bit. A promise is on the response: the p99 wait
     plus the mean service falls short of the p99 response, three times at 64 servers.
 
+    Taught in lecture 01, section 4. Breaks first when service times are not exponential.
+
     References
     ----------
     Kleinrock (1975), Queueing Systems, volume 1; derivation: the sum of an exponential service and an independent
@@ -629,9 +656,9 @@ def calc_mmc_min_servers(arrival_rate, service_rate, wait_budget, quantile=0.99)
     service_rate : Quantity or float
         Positive completion rate mu of one server.
     wait_budget : Quantity or float
-        Nonnegative longest wait that the quantile may reach. The three carry units, or none does.
+        Nonnegative longest wait t that the quantile may reach. The three carry units, or none does.
     quantile : float
-        Cumulative probability in [0, 1).
+        Cumulative probability q in [0, 1).
 
     Returns
     -------
@@ -645,7 +672,9 @@ def calc_mmc_min_servers(arrival_rate, service_rate, wait_budget, quantile=0.99)
 
     Notes
     -----
-    The smallest c with C exp(-(c mu - lambda) budget) <= 1 - quantile, by bisection: each server shortens every wait.
+    The smallest c with C exp(-(c mu - lambda) t) <= 1 - q: by bisection, since each server shortens every wait.
+
+    Taught in lecture 01, section 4. Breaks first when arrivals are correlated.
 
     References
     ----------

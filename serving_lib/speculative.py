@@ -37,6 +37,8 @@ def calc_speculative_expected_tokens(acceptance, draft_length):
     E = sum of alpha^i for i = 0..K = (1 - alpha^(K+1)) / (1 - alpha): verification stops at the first rejection,
     and the target always adds one token. It excludes acceptance that varies with the context, and every cost.
 
+    Taught in lecture 03, section 1. Breaks first when acceptance varies with the context.
+
     References
     ----------
     Leviathan, Kalman and Matias (2023), Fast Inference from Transformers via Speculative Decoding, Eq. 1.
@@ -86,6 +88,8 @@ def calc_speculative_round_speedup(accepted_per_round, draft_length, draft_cost_
     (m + 1) / (gamma r + 1): drafts run one after another, and verifying costs one target step whatever gamma is.
     It excludes verification that grows with the batch, KV memory and communication.
 
+    Taught in lecture 03, section 4. Breaks first when the batch grows, and checking is no longer free.
+
     References
     ----------
     Leviathan, Kalman and Matias (2023), Fast Inference from Transformers via Speculative Decoding, Theorem 3.8.
@@ -129,6 +133,8 @@ def calc_acceptance_rate(target, draft):
     alpha = sum of min(p, q) = 1 - total variation distance: a draft x is kept with probability min(1, p(x) / q(x)).
     After a rejection the target draws from the residual max(p - q, 0), normalized, which makes the emitted tokens
     distributed exactly as p.
+
+    Taught in lecture 03, section 2. Breaks first when one rate stands for every context.
 
     References
     ----------
@@ -175,6 +181,8 @@ def calc_speculative_best_draft_length(acceptance, draft_cost_ratio):
     It maximizes E(gamma) / (gamma c + 1), with E from `calc_speculative_expected_tokens`. One more draft pays while
     alpha^(gamma + 1) (gamma c + 1) > c E(gamma); the left minus the right falls with gamma, so bisection finds the end.
     Speculation pays at all exactly where alpha > c.
+
+    Taught in lecture 03, section 4. Breaks first when the batch grows, and checking is no longer free.
 
     References
     ----------
@@ -238,6 +246,9 @@ def calc_speculative_break_even_batch(acceptance, draft_length, draft_cost_ratio
     one unit of time, and a round emits E tokens in gamma c units of drafting and one verification of B (gamma + 1)
     tokens, which takes max(1, B (gamma + 1) / knee). It excludes the KV cache, which is read once per round and
     moves the break-even up for long contexts.
+
+    Taught in lecture 03, section 7. Breaks first when contexts are long, and the KV cache is most of what a step
+    reads.
 
     References
     ----------
