@@ -46,7 +46,7 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     Examples
     --------
     >>> batch_knee(batch_size=32).alt_text.split(";")[0]
-    'A step of 32 requests takes 16 ms and brings 2,000 tokens per second, 50% of the ceiling'
+    'A step with a batch of 32 takes 16 ms and brings 2,000 tokens per second, 50% of the ceiling'
     """
     fixed, each = fixed_time.m_as("ms"), per_request_time.m_as("ms")
     knee, ceiling = calc_batch_knee(fixed_time, per_request_time), 1e3 / each
@@ -58,7 +58,8 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     cost.fill_between(size, 0, fixed, facecolor=style.TINTS[0], edgecolor="none")
     cost.fill_between(size, fixed, step, facecolor=style.TINTS[3], edgecolor="none")
     cost.plot(size, step, **style.FORMULA)
-    cost.text(128, fixed / 2, "fixed", ha="center", va="center", color=style.INK)
+    if fixed > 0.08 * step[-1]:  # else there is no room for the word
+        cost.text(128, fixed / 2, "fixed", ha="center", va="center", color=style.INK)
     gain.plot(size, ceiling * calc_batch_throughput_share(size, fixed_time, per_request_time), **style.FORMULA)
     gain.axhline(ceiling, **style.LIMIT)
     tried = BATCH_SIZES[:9]
@@ -79,7 +80,7 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     gain.set_title("What it brings", **style.TITLE)
     return style.finish(
         figure,
-        f"A step of {batch_size} requests takes {style.say(fixed + batch_size * each)} ms and brings "
+        f"A step with a batch of {batch_size} takes {style.say(fixed + batch_size * each)} ms and brings "
         f"{style.say(share * ceiling)} tokens per second, {share:.0%} of the ceiling; the knee, at half of the "
         f"ceiling, is a batch of {style.say(knee)}.",
     )
@@ -256,6 +257,7 @@ def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
     many.set_title("Many batches", **style.TITLE)
     for axes in (one, many):
         axes.locator_params(axis="y", nbins=5)
+    one.locator_params(axis="y", integer=True)
     return style.finish(
         figure,
         f"This batch of {batch_size} runs for {batch.max():,} steps, its average member for "
@@ -337,7 +339,7 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
         for number, (slot, start, stop) in enumerate(_slots_of(result)):
             look = {"facecolor": style.TINTS[number % 4], "edgecolor": style.PALETTE[number % 4]}
             axes.broken_barh([(start, stop - start)], (slot + 0.08, 0.84), **look)
-            if slots <= 8 and requests <= 24:
+            if stop - start > 0.025 * len(str(number + 1)) * workload.new_tokens.sum() / slots:
                 middle = (start + stop) / 2, slot + 0.5
                 axes.text(*middle, str(number + 1), ha="center", va="center", fontsize=8, color=style.INK)
         axes.set(ylim=(slots, 0), ylabel="Slot (number)")
