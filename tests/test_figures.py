@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from serving_lib import plots
@@ -139,16 +140,39 @@ def test_an_svg_is_the_same_bytes_in_every_run(tmp_path):
     assert (tmp_path / "first" / "line.svg").read_bytes() == (tmp_path / "second" / "line.svg").read_bytes()
 
 
-@pytest.mark.parametrize("small", [False, True])
-def test_a_png_holds_the_pixels_that_were_drawn(small):
-    figure = picture_of(X, X)
-    encoded = np.asarray(Image.open(io.BytesIO(style.to_png(figure, small=small))).convert("RGB")).astype(int)
+def drawn_by_matplotlib(figure):
+    FigureCanvasAgg(figure)
     reference = io.BytesIO()
     with matplotlib.rc_context({"text.hinting": "none"}):
         figure.savefig(reference, format="png", dpi=200)
-    expected = np.asarray(Image.open(reference).convert("RGB")).astype(int)
-    wrong = np.abs(encoded - expected).max(axis=2) > (0 if not small else 16)
-    assert wrong.mean() <= (0 if not small else 1e-3)
+    return np.asarray(Image.open(reference).convert("RGB")).astype(int)
+
+
+@pytest.mark.parametrize(("small", "tolerance"), [(False, 0), (True, 16)])
+def test_a_png_holds_the_pixels_that_were_drawn(small, tolerance):
+    figure = picture_of(X, X)
+    axes = figure.axes[0]
+    for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()):
+        text.set_visible(False)
+    encoded = np.asarray(Image.open(io.BytesIO(style.to_png(figure, small=small))).convert("RGB")).astype(int)
+    assert (np.abs(encoded - drawn_by_matplotlib(figure)).max(axis=2) > tolerance).mean() <= 1e-3 * small
+
+
+@pytest.mark.parametrize("angle", [0, 30, 90, -45, 180])
+@pytest.mark.parametrize("words", ["gap ρ fly, 12", "$\\frac{S}{1 - \\rho}$", " "])
+def test_remembered_words_stand_where_matplotlib_puts_them(words, angle):
+    figure, axes = style.new_figure()
+    axes.axis("off")
+    axes.text(0.5, 0.5, words, rotation=angle, color=style.RED, fontsize=14)
+    style.to_png(figure)
+    encoded = np.asarray(Image.open(io.BytesIO(style.to_png(figure))).convert("RGB")).astype(int)
+    expected = drawn_by_matplotlib(figure)
+    for axis in (0, 1):  # the centers of the ink agree within a pixel, and so does its amount
+        ink, expected_ink = ((765 - picture.sum(axis=2)).sum(axis=axis) for picture in (encoded, expected))
+        assert ink.sum() == pytest.approx(expected_ink.sum(), rel=0.05)
+        if expected_ink.any():
+            place = np.arange(len(ink))
+            assert np.average(place, weights=ink) == pytest.approx(np.average(place, weights=expected_ink), abs=1)
 
 
 # --- the palette -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -31,6 +30,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 from PIL import Image
+
+from serving_lib.plots.renderer import Canvas
 
 WIDTH, HEIGHT = 7.0, 3.8  # inches: 700 by 380 CSS pixels, the text column of a JupyterLab notebook
 CSS_DPI = 100
@@ -240,7 +241,7 @@ def to_png(figure, *, small=False):
         False is for a picture that the next key press replaces: three times faster. True is for a picture that is
         stored: 256 colors, which is all that these drawings have, and a third of the bytes.
     """
-    canvas = FigureCanvasAgg(figure)
+    canvas = Canvas(figure)
     figure.set_dpi(CSS_DPI * PIXEL_RATIO)
     # Hinting fits letters to coarse pixels; at two pixels per CSS pixel it only costs a fifth of the time.
     with matplotlib.rc_context({"text.hinting": "none"}):
