@@ -1,6 +1,6 @@
 """The library of the Serving Workbook: exact formulas with units, and an exact simulator of LLM inference serving."""
 
-from serving_lib import capacity, metrics, models
+from serving_lib import capacity, metrics, models, published, speculative_simulator
 from serving_lib.batching import (
     affine_batch_chain,
     calc_batch_formation_wait,
@@ -94,9 +94,11 @@ __all__ = [
     "paged_continuous_batching",
     "poisson",
     "profile",
+    "published",
     "read_trace",
     "simulate",
     "simulate_queue",
+    "speculative_simulator",
     "sweep",
     "ureg",
     "write_trace",
