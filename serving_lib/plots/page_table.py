@@ -26,6 +26,8 @@ class Frame:
         Ids of the active requests that got a token in this step, and of those that found no free page.
     queue : tuple
         Ids of the requests that have arrived and wait.
+    tables : dict
+        For each id that is active, its block table: the numbers of its pages, in the order of its tokens.
     colors : dict
         For each id, the index of its tint.
     words : str
@@ -39,6 +41,7 @@ class Frame:
     decoded: tuple
     stalled: tuple
     queue: tuple
+    tables: dict
     colors: dict
     words: str
 
@@ -131,6 +134,7 @@ def replay(result, requests, page_size, total_pages):
                 tuple(step["decoded"]),
                 stalled,
                 queue,
+                {name: tuple(owned) for name, owned in pages.items()},
                 colors,
                 words,
             )

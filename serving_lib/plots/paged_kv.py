@@ -14,7 +14,7 @@ from serving_lib.invariants import check_invariants
 from serving_lib.kvcache import calc_kv_bytes_per_token, calc_kv_pages, calc_last_page_waste
 from serving_lib.models import GPUS, MODELS
 from serving_lib.plots import style
-from serving_lib.plots.queueing import DIAMOND, key, percent
+from serving_lib.plots.queueing import DIAMOND, key, percent, say_interval
 from serving_lib.published import KWON_FIGURE_2, KWON_FIGURE_11, KWON_FIGURE_13
 from serving_lib.queue_simulator import mean_interval
 from serving_lib.reservations import RESERVATIONS, MemoryUse, calc_reserved_tokens, simulate_reservations
@@ -171,7 +171,7 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
 
     Examples
     --------
-    >>> "pages hold 97" in memory_shares().alt_text
+    >>> "pages 97" in memory_shares().alt_text
     True
     """
     parts = ("token_states", "reservation", "internal", "external")
@@ -202,12 +202,12 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
         axes.barh(-1.0, 3, left=x, height=0.16, clip_on=False, **style.fill(index))
         axes.text(x + 4, -1.0, word, va="center", fontsize=9)
     uses = [(SCHEMES[s], mean_memory_use(dataset, s, output_cv)) for s in SCHEMES]
-    held = ", ".join(f"{name} hold {percent(round(use.token_states, 3))}" for name, use in uses)
+    held = ", ".join(f"{name} {percent(round(use.token_states, 3))}" for name, use in uses)
     thin = " The thin bars are the printed values." if dataset == "ShareGPT" else ""
     return style.finish(
         figure,
-        f"{dataset} lengths, output CV {output_cv:.3g}; share of the KV cache with tokens in it: {held}. As many "
-        f"requests run at a time: {', '.join(f'{use.requests:.2f}' for _, use in uses)}.{thin}",
+        f"{dataset} lengths, output CV {output_cv:.3g}; share of the KV cache with tokens in it: {held}. "
+        f"Requests that run at a time: {', '.join(f'{use.requests:.2f}' for _, use in uses)}.{thin}",
     )
 
 
@@ -239,7 +239,7 @@ def lengths_like(dataset, output_cv, requests=3000, seed=0):
     --------
     >>> prompt, new = lengths_like("ShareGPT", 0.89)
     >>> round(prompt.mean()), round(new.mean())
-    (161, 338)
+    (161, 337)
     """
     means = KWON_FIGURE_11[dataset]
     rng = np.random.default_rng(seed)
@@ -551,9 +551,31 @@ def recompute_tax(result):
     return mean_interval(result.recomputed_tokens / tokens.mean(), warmup=0)
 
 
+def real_tax(servers=5, watermark=0.0):
+    """Return the mean recompute tax of `real_run` with pages, preemption and a watermark, as a plain number."""
+    return recompute_tax(real_run(servers, preemption="recompute", watermark=watermark)).mean
+
+
 def good_share(result):
     """Return the share of all requests that met the SLO, with its 99 % interval."""
     return mean_interval(metrics.meets_slo(result, **SLO), warmup=0)
+
+
+def from_first_stall(result):
+    """Return how many steps, and how much time, lie between the first step with a stall and the end of a run.
+
+    Returns
+    -------
+    tuple of int and float
+        (0, 0.0) if nobody ever stalled.
+    """
+    active = set()
+    for step in result.window(0, result.steps):
+        active.update(step["admitted"])
+        if len(step["decoded"]) < len(active):
+            return result.steps - step["tick"], result.duration - float(result.start_of(step["tick"]))
+        active.difference_update(step["completed"])
+    return 0, 0.0
 
 
 def stalled_share(result):
@@ -613,7 +635,7 @@ def pool_over_time(allocation="paged", watermark=0.0, servers=6):
         f"{SCHEMES[allocation]}, watermark {percent(watermark)}, a {_ordinal(servers)} of the Azure conversation hour: "
         f"{percent(pages.mean())} of the pool is taken on average and {percent(tokens.mean())} holds tokens; "
         f"{evicted:,} evictions; at most {waiting.max():.0f} requests wait; p99 TTFT {style.say(ttft)} s; "
-        f"{percent(good_share(result).mean)} of requests are served well ({SLO_WORDS}).",
+        f"{say_interval(good_share(result), 100)} % of requests are served well ({SLO_WORDS}).",
     )
 
 
@@ -694,7 +716,7 @@ def slots_and_goodput(slots=12, servers=5):
     return style.finish(
         figure,
         f"{slots} slots, a {_ordinal(servers)} of the Azure conversation hour, {SLO_WORDS}: without preemption the "
-        f"server {waits}; with recompute it serves {percent(good_share(one).mean)} of requests well, computes "
+        f"server {waits}; with recompute it serves {say_interval(good_share(one), 100)} % of requests well, computes "
         f"{percent(recompute_tax(one).mean)} of all tokens a second time, and running requests get no token in "
         f"{percent(stalled_share(one))} of their steps.",
     )
@@ -749,10 +771,10 @@ def watermark_tax(watermark=0.0, servers=5):
     return style.finish(
         figure,
         f"Watermark {percent(watermark)}, a {_ordinal(servers)} of the Azure conversation hour: "
-        f"{chosen.preemptions.sum():,} evictions, {percent(recompute_tax(chosen).mean)} of all tokens "
-        "are computed a second time, and "
-        f"{percent(good_share(chosen).mean)} of requests are served well ({SLO_WORDS}). A reservation of the exact "
-        f"length, which takes an oracle, serves {percent(good_share(exact).mean)} well.",
+        f"{chosen.preemptions.sum():,} evictions, {say_interval(recompute_tax(chosen), 100)} % of all tokens are computed "
+        f"a second time, and {say_interval(good_share(chosen), 100)} % of requests are served well ({SLO_WORDS}; 99 % "
+        "intervals). A reservation of the exact length, which takes an oracle, serves "
+        f"{percent(good_share(exact).mean)} well.",
     )
 
 
@@ -802,12 +824,14 @@ def own_rules(admission="shortest_first", victim="latest", servers=6):
     tail.set_title("The tail", **style.TITLE)
     key(tail, ("line: FIFO, latest-first", style.INK), ("dash-dot: yours", style.BLUE), top=0.14)
 
+    gained = mean_interval(metrics.meets_slo(yours, **SLO) - 1.0 * metrics.meets_slo(usual, **SLO), warmup=0)
     broken = _broken(yours)
     verdict = "no invariant is broken" if not broken else f"broken: {'; '.join(broken)}"
     return style.finish(
         figure,
-        f"Your rules, against FIFO and latest-first: good requests {percent(good_share(yours).mean)} (was "
-        f"{percent(good_share(usual).mean)}), p99 TTFT {style.say(metrics.percentile(after, 99))} s (was "
+        f"Your rules serve {percent(good_share(yours).mean)} of requests well; FIFO and latest-first serve "
+        f"{percent(good_share(usual).mean)}. Request by request the difference is {say_interval(gained, 100)} points "
+        f"(99 % interval). p99 TTFT {style.say(metrics.percentile(after, 99))} s (was "
         f"{style.say(metrics.percentile(before, 99))} s), evictions {yours.preemptions.sum():,} (was "
         f"{usual.preemptions.sum():,}), computed again {percent(recompute_tax(yours).mean)} (was "
         f"{percent(recompute_tax(usual).mean)}); {verdict}.",
