@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-LEVIATHAN_2023 = "Leviathan, Kalman and Matias (2023), https://proceedings.mlr.press/v202/leviathan23a.html"
-
 
 @dataclass(frozen=True)
 class FactorsRow:
     """One row of Leviathan et al. (2023), Table 1: what a round costs and gains when the draft is free.
+
+    https://proceedings.mlr.press/v202/leviathan23a.html
 
     Parameters
     ----------
