@@ -130,7 +130,7 @@ def test_static_batches_of_the_engine_waste_what_the_formula_says(lengths):
 
 def bars(axes):
     """The start, end and slot of each drawn request."""
-    boxes = [collection.get_paths()[0].get_extents() for collection in axes.collections]
+    boxes = [path.get_extents() for path in axes.collections[0].get_paths()]
     return np.array([(box.x0, box.x1, round(box.y0 - 0.08)) for box in boxes])
 
 

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
+from matplotlib.collections import PolyCollection
 
 from serving_lib.batching import (
     affine_batch_chain,
@@ -237,9 +238,8 @@ def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
     population = _population(lengths)
     batch = np.random.default_rng(seed).choice(population, batch_size)
     waste = calc_padding_waste_fraction(batch.tolist())
-    size = np.arange(1, 129)
-    busy = np.array([population.mean() / _expected_longest(population, number) for number in size])
-    chosen = population.mean() / _expected_longest(population, batch_size)
+    size, busy = np.arange(1, 129), np.array([_share_in_use(lengths, number) for number in range(1, 129)])
+    chosen = _share_in_use(lengths, batch_size)
 
     figure, (one, many) = style.new_figure(columns=2)
     edges = np.arange(batch_size + 1)
@@ -279,9 +279,12 @@ def _population(lengths):
     raise ValueError(f"lengths must be one of {', '.join(map(repr, LENGTHS))}, got {lengths!r}")
 
 
-def _expected_longest(population, size):
-    """Return the mean of the longest of `size` draws, with replacement, from a sorted population."""
-    return population @ np.diff((np.arange(len(population) + 1) / len(population)) ** size)
+@lru_cache(maxsize=1024)
+def _share_in_use(lengths, size):
+    """Return the mean of a length over the mean of the longest of `size`, drawn with replacement."""
+    population = _population(lengths)
+    chance_to_be_longest = np.diff((np.arange(len(population) + 1) / len(population)) ** size)
+    return population.mean() / (population @ chance_to_be_longest)
 
 
 @lru_cache
@@ -330,15 +333,19 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
     """
     workload = all_at_once(np.random.default_rng(seed).integers(1, longest + 1, requests))
     figure, panels = style.new_figure(rows=2, height=4.0, sharex=True)
-    step, said = -(-slots // 4), []
+    step, said, longest_run = -(-slots // 4), [], 0
     for axes, batching in zip(panels, ("static", "continuous"), strict=True):
         result = simulate(workload, Server(16, UNLIMITED, slots), Policy(batching=batching))
         end = result.finished.max()
         busy = workload.new_tokens.sum() / (slots * end)
         axes.axvspan(0, end, facecolor=style.PALE, edgecolor="none")
-        for number, (slot, start, stop) in enumerate(_slots_of(result)):
-            look = {"facecolor": style.TINTS[number % 4], "edgecolor": style.PALETTE[number % 4]}
-            axes.broken_barh([(start, stop - start)], (slot + 0.08, 0.84), **look)
+        held = list(_slots_of(result))
+        boxes = [
+            [(start, slot + 0.08), (stop, slot + 0.08), (stop, slot + 0.92), (start, slot + 0.92)]
+            for slot, start, stop in held
+        ]
+        axes.add_collection(PolyCollection(boxes, facecolors=style.TINTS, edgecolors=style.PALETTE))  # in turns
+        for number, (slot, start, stop) in enumerate(held):
             if stop - start > 0.025 * len(str(number + 1)) * workload.new_tokens.sum() / slots:
                 middle = (start + stop) / 2, slot + 0.5
                 axes.text(*middle, str(number + 1), ha="center", va="center", fontsize=8, color=style.INK)
@@ -346,7 +353,8 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
         axes.set_yticks(np.arange(0, slots, step) + 0.5, [str(slot + 1) for slot in range(0, slots, step)])
         axes.set_title(f"{batching.capitalize()}: {end:.0f} steps, slots {busy:.0%} busy", **style.TITLE)
         said.append(f"{batching} batching takes {end:.0f} steps with its slots {busy:.0%} busy")
-    panels[1].set(xlim=(0, None), xlabel="Time (steps)")
+        longest_run = max(longest_run, end)
+    panels[1].set(xlim=(0, 1.04 * longest_run), xlabel="Time (steps)")
     return style.finish(figure, f"For the same {requests} requests in {slots} slots, {said[0]}; {said[1]}.")
 
 

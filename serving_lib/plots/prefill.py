@@ -17,6 +17,7 @@ READERS = 16
 UTILIZED = 0.5  # of peak arithmetic in a prefill; a common measurement
 
 
+@lru_cache
 def _mistral_on_a100():
     """Return the step time of Mistral-7B on an A100: memory at full bandwidth, prefill at half of peak arithmetic."""
     model, gpu = MODELS["Mistral-7B"], GPUS["A100-80"]
