@@ -376,8 +376,9 @@ def page_player(result, requests, page_size, total_pages):
 
     Parameters
     ----------
-    result : dict
-        What `serving_lib.paged_continuous_batching` returned, or the window of an engine run that starts at step 0.
+    result : dict or list of dict
+        What `serving_lib.paged_continuous_batching` returned, or the steps of an engine run from its first one, as
+        ``run.window(0, run.steps)``.
     requests : iterable of dict
         The requests that it was given.
     page_size, total_pages : int

@@ -9,11 +9,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import ipywidgets
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from serving_lib import calc_mm1_time_in_system, paged_continuous_batching, poisson, ureg, widgets, write_trace
+from serving_lib import (
+    Policy,
+    Server,
+    Workload,
+    calc_mm1_time_in_system,
+    paged_continuous_batching,
+    poisson,
+    simulate,
+    ureg,
+    widgets,
+    write_trace,
+)
 from serving_lib.plots import style
 from serving_lib.plots.page_table import draw_frame, replay
 from serving_lib.widgets import explore, page_player, predict, trace_chooser
@@ -294,6 +306,31 @@ def test_the_scrubber_shows_the_step_that_it_stands_on():
     panel.step.value = 3
     assert panel.text.startswith("Step 3: ")
     assert panel.picture.value == style.to_png(draw_frame(panel.frames[3]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_player_follows_an_engine_run_through_its_preemptions(seed):
+    rng = np.random.default_rng(seed)
+    pool = {"page_size": int(rng.integers(1, 5)), "total_pages": int(rng.integers(8, 24))}
+    longest = pool["page_size"] * pool["total_pages"] // 2
+    workload = Workload(
+        [f"r{number}" for number in range(12)],
+        np.sort(rng.integers(0, 10, 12)),
+        rng.integers(1, longest, 12),
+        rng.integers(1, longest, 12),
+    )
+    run = simulate(workload, Server(**pool, slots=6), Policy(preemption="recompute"))
+    frames = replay(run.window(0, run.steps), workload.requests(), **pool)
+    assert len(frames) == run.steps
+    assert any("preempted" in frame.words for frame in frames) == (run.preemptions.sum() > 0)
+    assert all(owner is None for owner in frames[-1].owners)
+
+
+def test_a_window_that_starts_later_is_refused():
+    workload = Workload(["a"], [0], [4], [8])
+    run = simulate(workload, Server(page_size=4, total_pages=8, slots=1))
+    with pytest.raises(ValueError, match="must start at step 0, got step 3"):
+        page_player(run.window(3, 6), workload.requests(), page_size=4, total_pages=8)
 
 
 def test_a_result_of_other_requests_or_another_pool_is_refused():

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from matplotlib.collections import PatchCollection
@@ -51,8 +52,9 @@ def replay(result, requests, page_size, total_pages):
 
     Parameters
     ----------
-    result : dict
-        What `serving_lib.paged_continuous_batching` returned; only ``steps`` is read.
+    result : dict or list of dict
+        What `serving_lib.paged_continuous_batching` returned, of which only ``steps`` is read; or the steps alone, as
+        the ``window`` of an engine run that starts at step 0.
     requests : iterable of dict
         The requests that it was given.
     page_size, total_pages : int
@@ -72,8 +74,11 @@ def replay(result, requests, page_size, total_pages):
     The result says how many pages are in use; which ones is the allocator's business. Here the free page with the
     lowest number goes first, as a reader would do it by hand.
     """
-    if not result["steps"]:
+    steps = result["steps"] if isinstance(result, Mapping) else result
+    if not steps:
         raise ValueError("result must have at least one step to show; raise max_ticks")
+    if steps[0]["tick"] != 0:
+        raise ValueError(f"result must start at step 0, got step {steps[0]['tick']}; what came before owns pages too")
     by_id = {request["id"]: request for request in requests}
     order = sorted(by_id.values(), key=lambda request: request["arrival"])
     colors = {request["id"]: index % len(style.TINTS) for index, request in enumerate(order)}
@@ -96,7 +101,7 @@ def replay(result, requests, page_size, total_pages):
         for page in pages.pop(name):
             heapq.heappush(free, page)
 
-    for step in result["steps"]:
+    for step in steps:
         for name in step["admitted"]:
             if name not in by_id:
                 raise ValueError(f"step {step['tick']}: {name!r} is none of the requests; {_MISMATCH}")
@@ -109,6 +114,8 @@ def replay(result, requests, page_size, total_pages):
             waiting.appendleft(name)
         stalled = tuple(name for name in pages if name not in step["decoded"])
         for name in step["decoded"]:
+            if name not in tokens:
+                raise ValueError(f"step {step['tick']}: {name!r} decodes, but was not admitted; {_MISMATCH}")
             hold(name, tokens[name] + 1)
             generated[name] += 1
             if name in step["completed"]:
