@@ -424,7 +424,7 @@ def pool_size(utilization=0.9, servers=100):
     >>> "in a pool of 100 they wait 0.0217 service times" in pool_size().alt_text
     True
     """
-    sizes = np.unique(np.geomspace(1, 1000, 46).round().astype(int))
+    sizes = np.unique(np.geomspace(1, 1000, 31).round().astype(int))
     mean = [calc_mmc_mean_wait(utilization * size, 1.0, int(size)) for size in sizes]
     tail = np.array([calc_queue_latency_mmc(utilization * size, 1.0, int(size))[2].magnitude for size in sizes])
     chosen, alone = (calc_mmc_mean_wait(utilization * size, 1.0, size) for size in (servers, 1))
