@@ -24,6 +24,7 @@ from serving_lib.workload import Workload, profile
 
 SLOTS = 15_728  # whole tokens of 819,200 bytes in 12 GiB
 PAGE_SIZE = 16
+PAGE_SIZES = 2 ** np.arange(9)
 MAX_MODEL_LEN = 2048  # of OPT
 MAX_REQUESTS = 256
 SCHEMES = {
@@ -79,7 +80,7 @@ def kv_size(model="Llama-2-70B", context=131_072, value_bits=16):
     axes.plot(context / 1000, size.magnitude, **DIAMOND | {"clip_on": False, "zorder": 3})
     axes.axhline(memory.m_as("GB"), **style.LIMIT)
     axes.axvline(context / 1000, **style.CHOSEN)
-    axes.set(xlim=(0, ends[1]), ylim=(0, 1.15 * max(*tops, memory.m_as("GB"))))
+    axes.set(xlim=(0, ends[1]), ylim=(0, 1.5 * max(*tops, memory.m_as("GB"))))
     axes.set(xlabel="Length of the sequence (thousand tokens)", ylabel="KV cache (GB)")
     axes.set_title(f"One sequence of {model}, {value_bits} bit", **style.TITLE)
     lines = [(f"line: {shape.kv_heads} key-value heads, {style.say(size)}", style.INK)]
@@ -179,16 +180,20 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
     figure, axes = style.new_figure(height=4.1, right_margin=1.35)
     box = axes.get_position()
     axes.set_position((0.15, box.y0, box.x1 - 0.15, box.height))
-    for row, scheme in enumerate(SCHEMES):
-        use = mean_memory_use(dataset, scheme, output_cv)
-        _stacked_bar(axes, row, [100 * getattr(use, part) for part in parts], 0.44)
-        half_width = 100 * memory_use_interval(dataset, scheme, output_cv).half_width
-        axes.errorbar(100 * use.token_states, row, xerr=half_width, color=style.INK, capsize=3, elinewidth=1.6)
+    uses = {scheme: mean_memory_use(dataset, scheme, output_cv) for scheme in SCHEMES}
+    rows = np.arange(len(SCHEMES))
+    ours = 100 * np.array([[getattr(use, part) for part in parts] for use in uses.values()])
+    for index, (widths, left) in enumerate(zip(ours.T, np.cumsum(ours, axis=1).T - ours.T, strict=True)):
+        axes.barh(rows, widths, left=left, height=0.44, **style.fill(index))
+    half = [100 * memory_use_interval(dataset, scheme, output_cv).half_width for scheme in SCHEMES]
+    axes.errorbar(ours[:, 0], rows, xerr=half, linestyle="none", color=style.INK, capsize=3, elinewidth=1.6)
+    if dataset == "ShareGPT":
+        printed = np.array([[getattr(KWON_FIGURE_2[scheme], part) or 0 for part in parts] for scheme in SCHEMES])
+        for index, (widths, left) in enumerate(zip(printed.T, np.cumsum(printed, axis=1).T - printed.T, strict=True)):
+            axes.barh(rows + 0.36, widths, left=left, height=0.18, **style.fill(index) | {"hatch": ""})
+    for row, (scheme, use) in enumerate(uses.items()):
         axes.text(102, row, f"{use.requests:.2f}", va="center", weight="bold")
         axes.text(118, row, f"{KWON_FIGURE_13[dataset][scheme]:.2f}", va="center", color=style.GREY)
-        if dataset == "ShareGPT":
-            printed = [getattr(KWON_FIGURE_2[scheme], part) or 0 for part in parts]
-            _stacked_bar(axes, row + 0.36, printed, 0.18, alpha=0.55)
     axes.text(102, -0.62, "running at a time:", fontsize=9)
     axes.text(102, -0.4, "here", fontsize=9, weight="bold")
     axes.text(118, -0.4, "printed", fontsize=9, color=style.GREY)
@@ -201,21 +206,13 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
     for index, (word, x) in enumerate(zip(words, (-14, 22, 48, 71), strict=True)):
         axes.barh(-1.0, 3, left=x, height=0.16, clip_on=False, **style.fill(index))
         axes.text(x + 4, -1.0, word, va="center", fontsize=9)
-    uses = [(SCHEMES[s], mean_memory_use(dataset, s, output_cv)) for s in SCHEMES]
-    held = ", ".join(f"{name} {percent(round(use.token_states, 3))}" for name, use in uses)
+    held = ", ".join(f"{SCHEMES[scheme]} {percent(round(use.token_states, 3))}" for scheme, use in uses.items())
     thin = " The thin bars are the printed values." if dataset == "ShareGPT" else ""
     return style.finish(
         figure,
         f"{dataset} lengths, output CV {output_cv:.3g}; share of the KV cache with tokens in it: {held}. "
-        f"Requests that run at a time: {', '.join(f'{use.requests:.2f}' for _, use in uses)}.{thin}",
+        f"Requests that run at a time: {', '.join(f'{use.requests:.2f}' for use in uses.values())}.{thin}",
     )
-
-
-def _stacked_bar(axes, row, widths, height, **look):
-    left = 0.0
-    for index, width in enumerate(widths):
-        axes.barh(row, width, left=left, height=height, **style.fill(index) | look)
-        left += width
 
 
 def lengths_like(dataset, output_cv, requests=3000, seed=0):
@@ -321,15 +318,16 @@ def last_page_waste(page_size=16):
     >>> "ShareGPT 1.48 %, Alpaca 8.8 %" in last_page_waste().alt_text
     True
     """
-    sizes = 2 ** np.arange(9)
+    sizes = PAGE_SIZES
     figure, (waste, table) = style.new_figure(1, 2, right_margin=0.3)
     names, said = _length_samples(), []
     for index, (name, lengths) in enumerate(names.items()):
         look = style.series(index)
         mean = _published_mean(name) or lengths.mean()
         waste.plot(sizes, 100 * calc_last_page_waste(mean, sizes), **look | {"marker": "none"})
-        waste.plot(sizes, [100 * _measured_waste(lengths, size) for size in sizes], **look | {"linestyle": "none"})
-        table.plot(sizes, [calc_kv_pages(lengths, size).mean() for size in sizes], **look)
+        counted, pages = _counted_waste(name)
+        waste.plot(sizes, 100 * counted, **look | {"linestyle": "none"})
+        table.plot(sizes, pages, **look)
         said.append(f"{name} {percent(calc_last_page_waste(mean, page_size))}")
     for axes in (waste, table):
         _log(axes.xaxis, sizes[::2])
@@ -364,9 +362,13 @@ def _published_mean(name):
     return means and means.prompt_tokens + means.new_tokens
 
 
-def _measured_waste(lengths, page_size):
-    slots = page_size * calc_kv_pages(lengths, page_size)
-    return 1 - lengths.sum() / slots.sum()
+@lru_cache(maxsize=4)
+def _counted_waste(name):
+    """Return the empty share and the mean number of pages of the requests of a data set, for each of `PAGE_SIZES`."""
+    lengths = _length_samples()[name]
+    pages = [calc_kv_pages(lengths, size) for size in PAGE_SIZES]
+    waste = [1 - lengths.sum() / (size * held.sum()) for size, held in zip(PAGE_SIZES, pages, strict=True)]
+    return np.array(waste), np.array([held.mean() for held in pages])
 
 
 @lru_cache(maxsize=1)
@@ -420,7 +422,12 @@ def pool_and_slots(total_pages=10, slots=5, prompt_tokens=8, new_tokens=4):
     figure, axes = style.new_figure(height=3.4, right_margin=1.75)
     for fate, look in looks.items():
         points = [place for place, found in fates.items() if found == fate]
-        axes.plot(*zip(*points, strict=True) if points else ([], []), linestyle="none", markersize=8, **look)
+        axes.plot(
+            *zip(*points, strict=True) if points else ([], []),
+            linestyle="none",
+            markersize=8 if most <= 24 else 5,
+            **look,
+        )
     axes.plot(total_pages, slots, "s", markersize=17, color=style.INK, fillstyle="none")
     axes.set(xlim=(0.3, most + 0.7), ylim=(0.4, 5.6), xlabel="Pool (pages)", ylabel="Slots (requests at a time)")
     axes.set_yticks(range(1, 6))
@@ -545,6 +552,7 @@ def real_run(servers=6, slots=MAX_REQUESTS, minutes=(0, 60), free_prefill=False,
     return simulate(dealt_traffic(servers, minutes), real_server(slots, free_prefill=free_prefill), Policy(**rules))
 
 
+@lru_cache(maxsize=256)
 def recompute_tax(result):
     """Return the tokens that are computed a second time, per token of all requests, with its 99 % interval."""
     tokens = result.workload.prompt_tokens + result.workload.new_tokens
@@ -556,6 +564,7 @@ def real_tax(servers=5, watermark=0.0):
     return recompute_tax(real_run(servers, preemption="recompute", watermark=watermark)).mean
 
 
+@lru_cache(maxsize=256)
 def good_share(result):
     """Return the share of all requests that met the SLO, with its 99 % interval."""
     return mean_interval(metrics.meets_slo(result, **SLO), warmup=0)
@@ -578,6 +587,7 @@ def from_first_stall(result):
     return 0, 0.0
 
 
+@lru_cache(maxsize=256)
 def stalled_share(result):
     """Return the share of the steps of running requests in which they got no token, of those that finished."""
     done = result.finished_step >= 0
@@ -608,24 +618,16 @@ def pool_over_time(allocation="paged", watermark=0.0, servers=6):
     """
     rules = {"allocation": allocation, "watermark": watermark}
     result = real_run(servers, preemption="recompute" if allocation == "paged" else "none", **rules)
-    pool = result.server.total_pages
-    steps = np.linspace(0, result.steps - 1, 6000).astype(np.int64)
-    minute = result.start_of(steps + 1) / 60
-    steps, minute = steps[minute <= 60], minute[minute <= 60]
-    pages, tokens = result.pages_at(steps) / pool, result.tokens_at(steps) / (pool * PAGE_SIZE)
-    queue = _queue_at(result, minute)
-
+    minute, held, there, waiting = _hour(result)
     figure, (top, bottom) = style.new_figure(2, 1, height=4.8)
-    edges = np.linspace(0, 60, 241)
-    middle, (held, there, waiting) = _binned(minute, edges, pages, tokens, queue)
-    top.fill_between(middle, 100 * there, color=style.TINTS[0])
-    top.plot(middle, 100 * held, color=style.BLUE, linewidth=1.4)
+    top.fill_between(minute, 100 * there, color=style.TINTS[0])
+    top.plot(minute, 100 * held, color=style.BLUE, linewidth=1.4)
     evicted = result.preemptions.sum()
     top.set(xlim=(0, 60), ylim=(0, 128), ylabel="Share of the pool (%)", xlabel="Time (minutes)")
     top.set_yticks([0, 25, 50, 75, 100])
     top.set_title(f"{SCHEMES[allocation]}, watermark {percent(watermark)}", **style.TITLE)
     key(top, ("line: taken      area: tokens that are there", style.BLUE), top=0.93)
-    bottom.plot(middle, waiting, color=style.RED, linewidth=1.6)
+    bottom.plot(minute, waiting, color=style.RED, linewidth=1.6)
     bottom.set(xlim=(0, 60), ylim=(0, max(10, 1.2 * waiting.max())), xlabel="Time (minutes)")
     bottom.set_ylabel("Queue (requests)")
     bottom.set_title("Who waits for the first admission", **style.TITLE)
@@ -633,7 +635,7 @@ def pool_over_time(allocation="paged", watermark=0.0, servers=6):
     return style.finish(
         figure,
         f"{SCHEMES[allocation]}, watermark {percent(watermark)}, a {_ordinal(servers)} of the Azure conversation hour: "
-        f"{percent(pages.mean())} of the pool is taken on average and {percent(tokens.mean())} holds tokens; "
+        f"{percent(held.mean())} of the pool is taken on average and {percent(there.mean())} holds tokens; "
         f"{evicted:,} evictions; at most {waiting.max():.0f} requests wait; p99 TTFT {style.say(ttft)} s; "
         f"{say_interval(good_share(result), 100)} % of requests are served well ({SLO_WORDS}).",
     )
@@ -645,19 +647,21 @@ def _ordinal(servers):
     )
 
 
-def _queue_at(result, minute):
-    arrived = np.searchsorted(result.workload.arrival, 60 * minute, side="right")
-    admitted = np.searchsorted(np.sort(result.admitted), 60 * minute, side="right")
-    return arrived - admitted
-
-
-def _binned(x, edges, *columns):
-    """Return the middles of the bins that hold something, and the mean of each column in them."""
-    place = np.digitize(x, edges) - 1
-    counts = np.bincount(place, minlength=len(edges))
-    full = np.flatnonzero(counts)
-    means = [(np.bincount(place, column, minlength=len(edges))[full] / counts[full]) for column in columns]
-    return (edges[full] + (edges[1] - edges[0]) / 2), means
+@lru_cache(maxsize=64)
+def _hour(result):
+    """Return quarters of a minute, and in each the mean shares of the pool taken and filled, and the mean queue."""
+    steps = np.linspace(0, result.steps - 1, 6000).astype(np.int64)
+    time = result.start_of(steps + 1)
+    steps, time = steps[time <= 3600], time[time <= 3600]
+    pool = result.server.total_pages
+    queue = np.searchsorted(result.workload.arrival, time, side="right")
+    queue -= np.searchsorted(np.sort(result.admitted), time, side="right")
+    quarter = (time / 15).astype(np.int64)
+    counts = np.bincount(quarter)
+    full = counts > 0
+    columns = result.pages_at(steps) / pool, result.tokens_at(steps) / (pool * PAGE_SIZE), queue
+    means = [np.bincount(quarter, column)[full] / counts[full] for column in columns]
+    return ((np.flatnonzero(full) + 0.5) / 4, *means)
 
 
 def slots_and_goodput(slots=12, servers=5):
@@ -697,9 +701,11 @@ def slots_and_goodput(slots=12, servers=5):
     lost = [100 * stalled_share(result) for result in evicting]
     good = [100 * good_share(result).mean for result in evicting]
     right.plot(lost, good, color=style.BLUE, marker="o", markersize=5)
+    last = -np.inf
     for n, x, y in zip(grid, lost, good, strict=True):
-        if 6 <= n <= 16:
+        if n >= 6 and x - last > 0.06 * max(lost):
             right.annotate(f"{n}", (x, y), xytext=(-5, 5), textcoords="offset points", ha="right")
+            last = x
     right.set(ylim=(0, 135), xlabel="Steps without a token (%)", ylabel="Served well (% of requests)")
     right.set_xlim(-0.12 * max(lost), 1.15 * max(lost))
     right.set_title("against what they lose", **style.TITLE)
@@ -771,9 +777,9 @@ def watermark_tax(watermark=0.0, servers=5):
     return style.finish(
         figure,
         f"Watermark {percent(watermark)}, a {_ordinal(servers)} of the Azure conversation hour: "
-        f"{chosen.preemptions.sum():,} evictions, {say_interval(recompute_tax(chosen), 100)} % of all tokens are computed "
-        f"a second time, and {say_interval(good_share(chosen), 100)} % of requests are served well ({SLO_WORDS}; 99 % "
-        "intervals). A reservation of the exact length, which takes an oracle, serves "
+        f"{chosen.preemptions.sum():,} evictions, {say_interval(recompute_tax(chosen), 100)} % of all tokens are "
+        f"computed a second time, and {say_interval(good_share(chosen), 100)} % of requests are served well "
+        f"({SLO_WORDS}; 99 % intervals). A reservation of the exact length, which takes an oracle, serves "
         f"{percent(good_share(exact).mean)} well.",
     )
 
@@ -938,14 +944,13 @@ def shared_prompt(samples=4, prompt_tokens=100, new_tokens=60, page_size=16):
     each = calc_kv_pages(prompt_tokens + new_tokens, page_size)
     shared = prompt_tokens // page_size
     apart, together = counts * each, shared + counts * (each - shared)
-    figure, axes = style.new_figure(right_margin=1.2)
+    figure, axes = style.new_figure()
     axes.plot(counts, apart, **style.series(1) | {"markersize": 3})
     axes.plot(counts, together, **style.series(0) | {"markersize": 3})
     axes.axvline(samples, **style.CHOSEN)
     axes.set(xlim=(0.5, 16.5), ylim=(0, 1.1 * apart[-1]), xlabel="Answers to one prompt (count)", ylabel="Pool (pages)")
     axes.set_title("Pages can be shared, if they are full and alike", **style.TITLE)
-    style.label_line(axes, counts, apart, "own copies", style.series(1))
-    style.label_line(axes, counts, together, "shared", style.series(0))
+    key(axes, ("squares: each with its own copy", style.RED), ("dots: shared where alike and full", style.INK))
     one, other = samples * each, shared + samples * (each - shared)
     return style.finish(
         figure,
