@@ -478,7 +478,7 @@ def calc_erlang_c(num_servers, offered_load):
     Returns
     -------
     float
-        Erlang C; 1.0 at or above capacity.
+        Share of the requests that wait; 1.0 at or above capacity.
 
     Raises
     ------

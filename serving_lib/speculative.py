@@ -114,7 +114,7 @@ def calc_acceptance_rate(target, draft):
     target : array_like of float, shape (vocabulary,)
         The target model's probabilities p: nonnegative, adding up to one.
     draft : array_like of float, shape (vocabulary,)
-        The draft model's probabilities q, over the same vocabulary.
+        The draft model's probabilities q: nonnegative, adding up to one, over the same vocabulary.
 
     Returns
     -------
@@ -178,8 +178,9 @@ def calc_speculative_best_draft_length(acceptance, draft_cost_ratio):
 
     Notes
     -----
-    It maximizes E(gamma) / (gamma c + 1), with E from `calc_speculative_expected_tokens`. One more draft pays while
-    alpha^(gamma + 1) (gamma c + 1) > c E(gamma); the left minus the right falls with gamma, so bisection finds the end.
+    The gamma with the largest E(gamma) / (gamma c + 1), with E from `calc_speculative_expected_tokens`. One more draft
+    pays while alpha^(gamma + 1) (gamma c + 1) > c E(gamma); the left minus the right falls with gamma, so bisection
+    finds the end.
     Speculation pays at all exactly where alpha > c.
 
     Taught in lecture 03, section 4. Breaks first when the batch grows, and checking is no longer free.
