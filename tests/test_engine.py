@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pathlib
 import pickle
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pint
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from serving_lib import Workload, affine_batch_chain, calc_mm1_time_in_system, paged_continuous_batching, poisson, ureg
@@ -47,23 +48,24 @@ POLICIES = {
     "recompute, static": {"preemption": "recompute", "batching": "static"},
     "recompute, chunked prefill": {"preemption": "recompute", "prefill_budget": 6},
 }
-EVERY_POLICY = pytest.mark.parametrize("rules", POLICIES.values(), ids=POLICIES.keys())
+CASES = int(os.environ.get("ENGINE_CASES", "2000"))
+"""Generated cases, each of which goes through every policy. The proof by hand takes 100,000."""
 
 
 @st.composite
-def runs(draw, rules, requests=12, tokens=16, arrival=24):
-    """A workload, a server with integer costs, the rules, and a limit to the steps."""
+def runs(draw, requests=8, tokens=12, arrival=16):
+    """A workload, a server with integer costs, and a limit to the steps."""
     tokens, small = st.integers(1, tokens), st.integers(0, 2)
     rows = draw(st.lists(st.tuples(tokens, tokens, st.integers(0, arrival)), max_size=requests))
     costs = draw(st.one_of(st.just((1, 0, 0, 0)), st.tuples(st.integers(1, 5), small, small, small)))
     server = Server(
         page_size=draw(st.integers(1, 6)),
-        total_pages=draw(st.integers(1, 24)),
+        total_pages=draw(st.integers(1, 16)),
         slots=draw(st.integers(1, 6)),
         step_time=StepTime(*costs),
     )
     limit = draw(st.one_of(st.none(), st.integers(0, 64)))
-    return workload_of(rows), server, rules, limit
+    return workload_of(rows), server, limit
 
 
 def workload_of(rows):
@@ -110,20 +112,23 @@ def assert_equal(result, expected):
     ]
 
 
-@EVERY_POLICY
-@settings(max_examples=2000, deadline=None)
-@given(data=st.data())
-def test_the_engine_equals_the_step_by_step_oracle(rules, data):
-    workload, server, rules, limit = data.draw(runs(rules))
-    assert_equal(simulate(workload, server, Policy(**rules), limit), oracle_of(workload, server, rules, limit))
+@settings(max_examples=CASES, deadline=None)
+@given(runs())
+def test_under_every_policy_the_engine_equals_the_step_by_step_oracle(run):
+    workload, server, limit = run
+    for name, rules in POLICIES.items():
+        note(name)
+        assert_equal(simulate(workload, server, Policy(**rules), limit), oracle_of(workload, server, rules, limit))
 
 
-@settings(max_examples=500, deadline=None)
-@given(data=st.data(), rules=st.sampled_from(list(POLICIES.values())))
-def test_a_limit_only_cuts_a_run_short(data, rules):
-    workload, server, rules, limit = data.draw(runs(rules))
-    whole, cut = simulate(workload, server, Policy(**rules)), simulate(workload, server, Policy(**rules), limit)
-    assert cut.window(0, cut.steps) == whole.window(0, cut.steps)
+@settings(max_examples=200, deadline=None)
+@given(runs())
+def test_a_limit_only_cuts_a_run_short(run):
+    workload, server, limit = run
+    for name, rules in POLICIES.items():
+        note(name)
+        whole, cut = simulate(workload, server, Policy(**rules)), simulate(workload, server, Policy(**rules), limit)
+        assert cut.window(0, cut.steps) == whole.window(0, cut.steps)
 
 
 def assert_equals_the_contract(result, expected):
@@ -141,9 +146,9 @@ def assert_equals_the_contract(result, expected):
 
 
 @settings(max_examples=2000, deadline=None)
-@given(runs({}))
+@given(runs())
 def test_the_engine_equals_the_contract_simulator(run):
-    workload, server, _, limit = run
+    workload, server, limit = run
     server, limit = replace(server, step_time=StepTime()), 200 if limit is None else limit
     result = simulate(workload, server, max_steps=limit)
     sizes = server.page_size, server.total_pages, server.slots
@@ -159,10 +164,10 @@ def test_every_case_of_the_contract_holds(case):
 
 @pytest.mark.parametrize("recompute", [False, True])
 @settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_the_loop_that_the_benchmark_times_does_the_same_work(recompute, data):
-    workload, server, rules, _ = data.draw(runs({"preemption": "recompute"} if recompute else {}))
-    result = simulate(workload, server, Policy(**rules))
+@given(run=runs())
+def test_the_loop_that_the_benchmark_times_does_the_same_work(recompute, run):
+    workload, server, _ = run
+    result = simulate(workload, server, Policy(preemption="recompute" if recompute else "none"))
     if result.deadlock is None:
         assert literal_loop(workload, server, recompute) == result.window(0, result.steps)
 
@@ -251,17 +256,16 @@ def test_a_smaller_pool_may_finish_where_a_larger_one_does_not():
     assert stuck == [False, True, False]
 
 
-@EVERY_POLICY
 @settings(max_examples=200, deadline=None)
-@given(data=st.data())
-def test_the_smallest_pool_finishes_and_no_pool_between_does(rules, data):
-    workload, server, rules, _ = data.draw(runs(rules, requests=6))
-    result = simulate(workload, server, Policy(**rules))
-    if result.deadlock is not None:
-        enough = result.deadlock.smallest_pool
-        for pages in range(server.total_pages + 1, enough + 1):
-            run = simulate(workload, replace(server, total_pages=pages), Policy(**rules))
-            assert (run.deadlock is None) == (pages == enough)
+@given(runs(requests=6))
+def test_the_smallest_pool_finishes_and_no_pool_between_does(run):
+    workload, server, _ = run
+    for name, rules in POLICIES.items():
+        note(name)
+        deadlock = simulate(workload, server, Policy(**rules)).deadlock
+        for pages in range(server.total_pages + 1, deadlock.smallest_pool + 1) if deadlock else ():
+            larger = simulate(workload, replace(server, total_pages=pages), Policy(**rules))
+            assert (larger.deadlock is None) == (pages == deadlock.smallest_pool)
 
 
 def test_beyond_64_sizes_a_bisection_finds_a_pool_of_which_no_page_can_be_spared():
@@ -444,21 +448,20 @@ def test_the_cost_of_a_run_grows_with_events_and_not_with_tokens():
     assert max(events) <= 3 * len(workload) + 1
 
 
-@EVERY_POLICY
 @settings(max_examples=200, deadline=None)
-@given(data=st.data())
-def test_a_window_and_the_time_line_agree_and_no_pool_overflows(rules, data):
-    workload, server, rules, _ = data.draw(runs(rules))
-    result = simulate(workload, server, Policy(**rules))
-    first, last = sorted(data.draw(st.tuples(st.integers(-3, 40), st.integers(-3, 40))))
-    steps = result.window(0, result.steps)
-    assert result.window(first, last) == [step for step in steps if first <= step["tick"] < last]
-    assert all(0 <= step["pages"] <= server.total_pages for step in steps)
-    time, pages = result.timeline()
-    ends = result.start_of(np.arange(1, result.steps + 1)).tolist()
-    by_end = dict(zip(ends, steps, strict=True))
-    assert pages.tolist() == [by_end[end]["pages"] for end in time.tolist()]
-    assert (np.diff(time) > 0).all()
+@given(runs(), st.integers(-3, 40), st.integers(-3, 40))
+def test_a_window_and_the_time_line_agree_and_no_pool_overflows(run, first, last):
+    workload, server, _ = run
+    for name, rules in POLICIES.items():
+        note(name)
+        result = simulate(workload, server, Policy(**rules))
+        steps = result.window(0, result.steps)
+        assert result.window(first, last) == [step for step in steps if first <= step["tick"] < last]
+        assert all(0 <= step["pages"] <= server.total_pages for step in steps)
+        time, pages = result.timeline()
+        pages_at_end = dict(zip(result.start_of(range(1, result.steps + 1)).tolist(), steps, strict=True))
+        assert pages.tolist() == [pages_at_end[end]["pages"] for end in time.tolist()]
+        assert (np.diff(time) > 0).all()
 
 
 def test_a_result_survives_a_trip_to_another_process():
