@@ -205,6 +205,7 @@ def finish(figure, alt_text):
         If a label has no unit, or the sentence is not one.
     """
     for axes in figure.axes:
+        axes.minorticks_off()  # a logarithmic axis makes dozens, and each costs as much as a label
         for axis in (axes.xaxis, axes.yaxis):
             shows_numbers = axes.axison and axis.get_visible() and axis.get_tick_params().get("labelbottom", True)
             shows_numbers = shows_numbers and axis.get_tick_params().get("labelleft", True)
