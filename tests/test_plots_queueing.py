@@ -280,9 +280,17 @@ def test_resident_tokens_rise_with_each_token_and_fall_with_each_answer():
     workload = Workload(["a", "b"], [0.0, 1.0], prompt_tokens=[100, 50], new_tokens=[4, 2])
     axes = alone(plots.resident_tokens(workload, token_time=500 * ureg.ms))
     minutes, thousands = line(axes, {"color": style.RED, "linestyle": "-"})
-    seconds, tokens = 60 * minutes, 1000 * thousands
-    inside = (seconds > 0) & (seconds < 1)
-    assert tokens[inside] == pytest.approx(100 + seconds[inside] / 0.5)
+    seconds, tokens = (60 * minutes).round(9), (1000 * thousands).round(9)
+    assert tokens[seconds == 0].tolist() == [0, 100]
+    assert tokens[seconds == 1].tolist() == [102, 152]
+    assert tokens[seconds == 2].max() == 104 + 52
+    assert tokens[-1] == 0
+
+
+def test_the_picture_of_resident_tokens_reaches_the_peak_that_its_sentence_names():
+    figure = plots.resident_tokens()
+    drawn = max(alone(figure).lines[0].get_ydata()) * 1000
+    assert f"{style.say(drawn)} at its peak" in figure.alt_text
 
 
 def test_on_the_real_file_the_resident_tokens_are_as_published(shared_data):
