@@ -220,6 +220,16 @@ def test_three_never_stall_four_finish_and_eleven_pages_save_five():
     assert plots.pool_and_slots(10, 5).alt_text.endswith("smallest pool that finishes has 11 pages.")
 
 
+@pytest.mark.parametrize(("prompt", "new"), [(8, 4), (5, 9), (1, 16), (16, 16)])
+def test_below_the_line_of_the_formula_nobody_stalls(prompt, new):
+    axes = plots.pool_and_slots(prompt_tokens=prompt, new_tokens=new).axes[0]
+    pools, edges = line(axes, style.INK)
+    for pool, edge in zip(pools + 0.5, edges, strict=True):
+        for slots in range(1, 6):
+            if pool >= 1 and slots < edge:
+                assert paged_kv.five_together(int(pool), slots, prompt, new) == "runs through"
+
+
 def test_a_larger_pool_hangs_where_a_smaller_one_finishes():
     assert [paged_kv.five_together(pool, 5) for pool in (9, 10, 11)] == ["stalls", "hangs", "stalls"]
 
@@ -285,11 +295,25 @@ def test_a_watermark_lowers_the_tax_and_five_percent_nearly_abolish_it(servers):
     assert y[0] > 20 * max(y[x == 5][0], 0.02)
 
 
+def test_a_large_watermark_serves_fewer_well_beyond_doubt_and_a_small_one_is_no_worse():
+    none, small, large = (paged_kv.real_run(5, preemption="recompute", watermark=w) for w in (0.0, 0.02, 0.2))
+    assert paged_kv.gained_share(large, none).high < 0
+    assert paged_kv.gained_share(small, none).high > 0
+    met = [metrics.meets_slo(run, 5, 0.1).mean() for run in (large, none)]
+    assert paged_kv.gained_share(large, none).mean == pytest.approx(met[0] - met[1], abs=0.01)
+
+
 def test_slots_beyond_the_pool_gain_nothing_and_too_few_serve_nobody():
     left, _ = plots.slots_and_goodput(servers=5).axes
     slots, good = line(left, style.BLUE, "-", "o")
     assert good[slots == 24] == pytest.approx(good[slots == 12], abs=3)
     assert good[slots == 4] < 5
+    throughput = [
+        metrics.summary(paged_kv.real_run(4, n, preemption="recompute"))["output_throughput"] for n in (16, 24)
+    ]
+    tax = [paged_kv.recompute_tax(paged_kv.real_run(4, n, preemption="recompute")).mean for n in (16, 24)]
+    assert throughput[0] == pytest.approx(throughput[1], rel=0.001)
+    assert tax[1] > 1.05 * tax[0]
     crosses = next(one for one in left.lines if one.get_marker() == "X")
     assert crosses.get_xdata().tolist() == [n for n in slots if paged_kv.real_run(5, int(n)).deadlock]
 
