@@ -289,6 +289,7 @@ class _Engine:
         if self.pages is not None:
             for birth in births.tolist():
                 self.pages.add(birth)
+        # Where something is always scarce, trying costs more than it saves: each time try half as often.
         self.patience = 32 if taken >= 64 else 2 * self.patience
         self.glide_at = self.events + (0 if taken >= 64 else self.patience)
 
@@ -433,7 +434,7 @@ class _Engine:
             self.pages.add(birth)
 
     def join(self, i, context, chunk, admitted=0):
-        """Let a request decode from this step on, which has prefilled its last chunk in it."""
+        """Let a request decode from this step on, in which its last chunk was prefilled."""
         self.start(i, self.step - context)
         self.lives += pack_life(i, self.step, context, GROWS | admitted)
         self.fresh.append(i)

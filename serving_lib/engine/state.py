@@ -1,6 +1,7 @@
 """The state of a run in closed form: who waits, what a run of equal steps takes, and the pages at any later step."""
 
 import math
+from bisect import bisect_right
 from heapq import heappop, heappush
 from itertools import accumulate
 
@@ -113,12 +114,10 @@ class PageCount:
 
     def first_short(self, step, total):
         """Return the first step, from this one on, in which growth takes more than `total` pages."""
-        waves, free = divmod(total - self.held(step), self.count)  # all together take `count` pages in page_size steps
+        waves, free = divmod(total - self.held(step), self.count)  # page_size steps take a page for each request
         phase = step % self.page_size
-        for ahead, taken in enumerate(accumulate(self.phases[phase:] + self.phases[:phase])):
-            if taken > free:
-                return step + waves * self.page_size + ahead
-        raise AssertionError("one turn of the phases takes more than is left")
+        taken = list(accumulate(self.phases[phase:] + self.phases[:phase]))
+        return step + waves * self.page_size + bisect_right(taken, free)
 
 
 def time_after(steps, time, duration, growth):
