@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, note, settings
 
 from serving_lib import Policy, Server, StepTime, Workload, simulate
 from serving_lib.invariants import check_invariants
-from tests.test_engine import EVERY_POLICY, runs
+from tests.test_engine import POLICIES, runs
 
 REQUESTS = 5
 
@@ -21,12 +20,13 @@ def deadlocking():
     return simulate(workload, Server(page_size=4, total_pages=10, slots=5), Policy(preemption="recompute"))
 
 
-@EVERY_POLICY
-@settings(max_examples=100, deadline=None)
-@given(data=st.data())
-def test_no_run_of_the_engine_breaks_an_invariant(rules, data):
-    workload, server, rules, limit = data.draw(runs(rules))
-    assert check_invariants(simulate(workload, server, Policy(**rules), limit)) == []
+@settings(max_examples=150, deadline=None)
+@given(runs())
+def test_no_run_of_the_engine_breaks_an_invariant_under_any_policy(run):
+    workload, server, limit = run
+    for name, rules in POLICIES.items():
+        note(name)
+        assert check_invariants(simulate(workload, server, Policy(**rules), limit)) == []
 
 
 def test_a_run_in_seconds_breaks_no_invariant():
