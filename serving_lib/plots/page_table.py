@@ -1,6 +1,7 @@
 """The page pool of a paged KV cache, step by step: who owns which page, and what is wasted in the last ones."""
 
 import heapq
+import textwrap
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ def draw_frame(frame):
     rows = -(-total // columns)
     cell, left, top = 4.5 / columns, 0.2, 0.45  # inches
     cell_height = min(cell, 0.6, 4.5 / rows)
-    height = max(top + rows * cell_height + 0.2, 2.4)
+    height = max(top + rows * cell_height + 0.2, 1.8)
     figure, axes = style.new_figure(height=height)
     axes.set_position((0, 0, 1, 1))
     axes.axis("off")
@@ -207,7 +208,9 @@ def draw_frame(frame):
             wasted.append(Rectangle((x + width, y), cell - 0.04 - width, cell_height - 0.04))
         first = page == 0 or frame.owners[page - 1] != owner
         if total <= 32 or (first and total <= 256):
-            axes.text(x + cell / 2 - 0.02, y + cell_height / 2, str(owner)[:6], ha="center", va="center", fontsize=9)
+            paper = {"facecolor": style.TINTS[frame.colors[owner]], "edgecolor": "none", "pad": 1}  # over the hatches
+            middle = {"ha": "center", "va": "center", "fontsize": 9, "color": style.INK, "bbox": paper}
+            axes.text(x + cell / 2 - 0.02, y + cell_height / 2 - 0.02, str(owner)[:6], **middle)
     for index, patches in enumerate(used):
         look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index]}
         axes.add_collection(PatchCollection(patches, **look), autolim=False)
@@ -216,8 +219,9 @@ def draw_frame(frame):
         PatchCollection(wasted, facecolor="white", edgecolor=style.GREY, hatch="/////", linewidth=0.6), autolim=False
     )
     in_use = sum(owner is not None for owner in frame.owners)
-    axes.text(left, 0.28, f"Step {frame.tick}: {in_use} of {total} pages of {frame.page_size} tokens", weight="bold")
-    axes.text(4.95, 0.28, _beside(frame), va="top", linespacing=1.5, fontsize=9.5)
+    title = f"Step {frame.tick}: {in_use} of {total} pages of {frame.page_size} tokens"
+    axes.text(left, 0.28, title, weight="bold", color=style.INK)
+    axes.text(4.95, 0.15, _beside(frame), va="top", linespacing=1.5, fontsize=9.5, color=style.INK)
     axes.text(4.95, height - 0.15, "hatched: reserved, but empty", color=style.GREY, fontsize=8.5, va="bottom")
     return style.finish(figure, frame.words)
 
@@ -227,4 +231,5 @@ def _beside(frame):
         shown = [str(name) for name in names[:8]] + (["..."] if len(names) > 8 else [])
         return ", ".join(shown) or "none"
 
-    return f"decoded: {listed(frame.decoded)}\nstalled: {listed(frame.stalled)}\nqueue: {listed(frame.queue)}"
+    lines = (f"decoded: {listed(frame.decoded)}", f"stalled: {listed(frame.stalled)}", f"queue: {listed(frame.queue)}")
+    return "\n".join(textwrap.fill(line, 27) for line in lines)
