@@ -57,7 +57,9 @@ class BuddyAllocator:
 
     def allocate(self, size):
         """Take the lowest of the smallest free blocks that hold `size` slots; return its first slot, or None."""
-        wanted = (check_count("size", size, minimum=1) - 1).bit_length()
+        if size < 1:
+            raise ValueError(f"size must be at least 1 slot, got {size}")
+        wanted = (int(size) - 1).bit_length()
         k = next((k for k in range(wanted, len(self._free)) if self._free[k]), None)
         if k is None:
             return None

@@ -68,6 +68,12 @@ def test_a_block_is_freed_once():
         memory.free(0)
 
 
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_block_has_at_least_one_slot(size):
+    with pytest.raises(ValueError, match=f"size must be at least 1 slot, got {size}"):
+        BuddyAllocator(8).allocate(size)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The sizes of reservations
 # ---------------------------------------------------------------------------------------------------------------------

@@ -215,6 +215,7 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
     )
 
 
+@lru_cache(maxsize=32)
 def lengths_like(dataset, output_cv, requests=3000, seed=0):
     """Draw prompt and output lengths with the means of a data set of the paging paper.
 
