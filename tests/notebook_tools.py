@@ -140,12 +140,13 @@ def main(arguments=None):
         before = path.read_text(encoding="utf-8")
         try:
             after = to_text(execute(nbformat.reads(before, as_version=4), path.parent, options.timeout))
-        except CellExecutionError as error:
+            if after != before:
+                write_atomically(path, after)
+        except (CellExecutionError, OSError) as error:
             failed = True
-            print(f"{path}: a cell failed; the file is left as it was\n{error}", file=sys.stderr)
+            what = "a cell failed" if isinstance(error, CellExecutionError) else "it could not be written"
+            print(f"{path}: {what}; the file is left as it was\n{error}", file=sys.stderr)
             continue
-        if after != before:
-            write_atomically(path, after)
         outcome = "unchanged" if after == before else "updated"
         print(f"{path}: {outcome}, {time.perf_counter() - started:.1f} s, {len(after) / 1024:.0f} KiB")
     return int(failed)

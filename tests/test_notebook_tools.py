@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -89,6 +90,20 @@ def test_a_full_disk_or_an_interrupt_leaves_the_old_file_and_nothing_else(tmp_pa
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.ipynb"]
+
+
+def test_a_full_disk_is_said_and_the_next_notebook_is_run(tmp_path, monkeypatch, capsys):
+    paths = [tmp_path / name for name in ("a.ipynb", "b.ipynb")]
+    for path in paths:
+        path.write_text(to_text(notebook("1 + 1")))
+    before = paths[0].read_bytes()
+    full_at_first = Mock(side_effect=[OSError(28, "No space left on device"), None])
+    monkeypatch.setattr(notebook_tools.os, "fsync", full_at_first)
+    assert main([str(path) for path in paths]) == 1
+    assert "a.ipynb: it could not be written; the file is left as it was" in (said := capsys.readouterr()).err
+    assert "No space left on device" in said.err
+    assert "b.ipynb: updated" in said.out
+    assert paths[0].read_bytes() == before
 
 
 def test_a_file_keeps_its_permissions(tmp_path):
