@@ -354,10 +354,10 @@ def cost_table(outcomes, max_ttft, max_tbt):
     Returns
     -------
     str
-        Plan, p99 time to first token with its interval, p99 time between tokens, price of a million output tokens, and
-        whether the plan meets the limits.
+        Plan, 99th percentile of the time to first token with its interval, of the time between tokens, price of a
+        million output tokens, and whether the plan meets the limits.
     """
-    rows = [("plan", "p99 TTFT (s)", f"{100 * CONFIDENCE:.0f} % interval", "p99 TBT (ms)", "USD / M tokens", "meets")]
+    rows = [("plan", "TTFT (s)", f"{100 * CONFIDENCE:.0f} % interval", "TBT (ms)", "USD/Mtok", "meets")]
     for one in outcomes:
         interval = f"{one.ttft.low:.3g} to {one.ttft.high:.3g}"
         figures = f"{one.ttft.value:.3g}", interval, f"{1e3 * one.tbt:.0f}", f"{one.cost.m_as('USD'):.2f}"

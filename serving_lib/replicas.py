@@ -171,6 +171,10 @@ class Fleet:
 
     def itl_runs(self):
         """Return the gaps between tokens, pooled over all replicas, as `Result.itl_runs` does for one."""
+        return self._gaps
+
+    @cached_property
+    def _gaps(self):
         gaps, counts = map(np.concatenate, zip(*(run.itl_runs() for run in self.runs), strict=True))
         different, inverse = np.unique(gaps, return_inverse=True)
         return different, np.bincount(inverse, counts, minlength=len(different)).astype(np.int64)

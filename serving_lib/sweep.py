@@ -1,5 +1,6 @@
 """One function over a grid of parameters: here, on all cores, or on a cluster."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def sweep(function, grid, executor=None, progress=True):
     """
     points = _points(grid)
     rows, futures, stopped = [None] * len(points), {}, None
-    with tqdm(total=len(points), disable=not progress, ncols=80) as bar:
+    with tqdm(total=len(points), disable=not progress, ncols=80, file=sys.stdout) as bar:
 
         def record(index, call):
             rows[index] = _row(points[index], call)

@@ -4,6 +4,7 @@ import _thread
 import math
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -167,9 +168,14 @@ def test_a_value_may_be_nan_or_none():
 
 def test_the_progress_bar_counts_every_point(capsys):
     sweep(ratio, {"top": [1, 2], "bottom": [0, 1]})
-    assert "4/4" in capsys.readouterr().err
+    assert "4/4" in capsys.readouterr().out
     sweep(ratio, {"top": [1, 2], "bottom": [0, 1]}, progress=False)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_the_finished_bar_is_the_same_in_every_run_so_that_a_notebook_can_store_it(capsys):
+    sweep(ratio, {"top": [1, 2], "bottom": [1]})
+    assert re.fullmatch(r"100%\|█+\| 2/2\n", capsys.readouterr().out.rpartition("\r")[2])
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def cost_front(result=None, mine=None, a100_price=A100_PRICE, h100_price=H100_PR
     axes.axhline(MAX_TTFT.m_as("s"), **style.LIMIT)
     every = [*outcomes, *([mine] if mine else [])]
     cost, value = _points(every)
-    axes.set(yscale="log", xlim=(0, 1.05 * max(cost)), ylim=(0.3 * min(value), 4 * max(value)))
+    axes.set(yscale="log", xlim=(0, 1.05 * max(cost)), ylim=(0.3 * min(value), 100 * max(value)))
     axes.set(xlabel="Cost of a million output tokens (USD)", ylabel="TTFT, 99th percentile (s)")
     axes.set_title("Every plan has a price and a tail", **style.TITLE)
     key(
