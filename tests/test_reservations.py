@@ -68,6 +68,14 @@ def test_a_block_is_freed_once():
         memory.free(0)
 
 
+def test_of_free_blocks_that_fit_alike_the_lowest_is_taken():
+    memory = BuddyAllocator(16)
+    quarters = [memory.allocate(4) for _ in range(4)]
+    memory.free(quarters[2])
+    memory.free(quarters[0])
+    assert memory.allocate(4) == 0
+
+
 @pytest.mark.parametrize("size", [0, -3])
 def test_a_block_has_at_least_one_slot(size):
     with pytest.raises(ValueError, match=f"size must be at least 1 slot, got {size}"):
