@@ -256,15 +256,21 @@ class Outcome:
     preemptions: int
 
     def meets(self, max_ttft, max_tbt):
-        """Return whether the 99th percentiles keep their limits: "yes", "no", or "unsure" inside the interval.
+        """Return whether the 99th percentiles keep their limits.
 
         Parameters
         ----------
         max_ttft, max_tbt : float or Quantity
             Positive limits, in seconds if plain.
+
+        Returns
+        -------
+        str
+            "no" if they do not; "yes" if they do, with the whole interval; "unsure" if they do, but the interval
+            crosses the limit: another hour of the same kind may not keep it.
         """
         max_ttft, max_tbt = (_seconds(name, limit) for name, limit in (("max_ttft", max_ttft), ("max_tbt", max_tbt)))
-        if self.tbt > max_tbt or self.ttft.low > max_ttft:
+        if self.tbt > max_tbt or self.ttft.value > max_ttft:
             return "no"
         return "yes" if self.ttft.high <= max_ttft else "unsure"
 

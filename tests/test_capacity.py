@@ -159,13 +159,13 @@ def outcome_of(cost, ttft, tbt=0.05, width=0.1):
         (0.8, 0.05, "yes"),
         (0.9, 0.05, "yes"),
         (0.95, 0.05, "unsure"),
-        (1.05, 0.05, "unsure"),
+        (1.05, 0.05, "no"),
         (1.2, 0.05, "no"),
         (0.5, 0.11, "no"),
         (0.5, 0.1, "yes"),
     ],
 )
-def test_a_limit_inside_the_interval_leaves_the_verdict_open(ttft, tbt, verdict):
+def test_a_limit_that_is_kept_but_inside_the_interval_leaves_the_verdict_open(ttft, tbt, verdict):
     assert outcome_of(1, ttft, tbt).meets(1 * ureg.s, 100 * ureg.ms) == verdict
     assert outcome_of(1, ttft, tbt).meets(1, 0.1) == verdict
 

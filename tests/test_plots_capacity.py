@@ -56,7 +56,7 @@ def test_one_gap_in_a_hundred_is_longer_than_the_diamond():
 def test_the_hour_on_a_plan_says_whether_it_keeps_the_promise():
     assert "meets both limits" in plots.hour_on_a_plan().alt_text
     assert "does not meet both limits" in plots.hour_on_a_plan(gpu="A100-80").alt_text
-    assert "may meet both limits" in plots.hour_on_a_plan(gpu="A100-80", replicas=2).alt_text
+    assert "but not surely in another" in plots.hour_on_a_plan(gpu="A100-80", replicas=2).alt_text
 
 
 def test_the_order_of_arrivals_is_the_only_difference_of_a_shuffled_hour():

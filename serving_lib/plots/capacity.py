@@ -21,7 +21,11 @@ CONVERSATION = "azure-conv-2023"
 PLANS = (("A100-80", 1), ("A100-80", 2), ("A100-80", 3), ("H100", 1), ("H100", 2))
 A100_PRICE, H100_PRICE = GPUS["A100-80"].price, GPUS["H100"].price
 MAX_TTFT, MAX_TBT = 1 * ureg.s, 100 * ureg.ms
-WORD = {"yes": "meets both limits", "unsure": "may meet both limits", "no": "does not meet both limits"}
+WORD = {
+    "yes": "meets both limits",
+    "unsure": "meets both limits in this hour, but not surely in another",
+    "no": "does not meet both limits",
+}
 
 
 def token_demand(trace=CONVERSATION, gpu="A100-80", replicas=1, prefill_budget=768, seed=0):
@@ -239,7 +243,7 @@ def cost_front(result=None, mine=None, a100_price=A100_PRICE, h100_price=H100_PR
     front = pareto_front(outcomes)
     good = [one for one in outcomes if one.meets(MAX_TTFT, MAX_TBT) == "yes"]
 
-    figure, axes = style.new_figure(right_margin=1.1)
+    figure, axes = style.new_figure()
     axes.plot(*_points(front), drawstyle="steps-post", color=style.INK, linewidth=1.4)
     groups = (
         ("yes", style.BLUE, style.BLUE, "o"),
@@ -264,13 +268,17 @@ def cost_front(result=None, mine=None, a100_price=A100_PRICE, h100_price=H100_PR
     axes.axhline(MAX_TTFT.m_as("s"), **style.LIMIT)
     every = [*outcomes, *([mine] if mine else [])]
     cost, value = _points(every)
-    axes.set(yscale="log", xlim=(0, 1.05 * max(cost)), ylim=(0.3 * min(value), 100 * max(value)))
+    low, high = 0.6 * min(cost), 1.5 * max(cost)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(0.3 * min(value), 100 * max(value)))
+    ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
     axes.set(xlabel="Cost of a million output tokens (USD)", ylabel="TTFT, 99th percentile (s)")
     axes.set_title("Every plan has a price and a tail", **style.TITLE)
     key(
         axes,
         ("filled: meets both limits, interval and all", style.BLUE),
-        ("diamonds: the limit is inside the interval", style.AMBER_TEXT),
+        ("diamonds: meets them, but the interval does not", style.AMBER_TEXT),
         ("open squares: does not meet them", style.RED),
         ("line: the front", style.INK),
         *((("star: your plan", style.AMBER_TEXT),) if mine else ()),
