@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from serving_lib import Workload, affine_batch_chain, calc_mm1_time_in_system, paged_continuous_batching, poisson, ureg
 from serving_lib.engine import Policy, Server, StepTime, simulate
+from serving_lib.engine.state import steps_until, time_after
 from serving_lib.queue_simulator import mean_interval
 from tests.benchmarks.literal_loop import literal_loop
 from tests.oracles.engine_oracle import engine_oracle
@@ -40,6 +41,7 @@ POLICIES = {
     "shortest first": {"admission": "shortest_first"},
     "a rule of one's own admits": {"admission": longest_context},
     "watermark": {"watermark": 0.25},
+    "reserve_exact, watermark": {"allocation": "reserve_exact", "watermark": 0.4},
     "chunked prefill": {"prefill_budget": 6},
     "recompute": {"preemption": "recompute"},
     "recompute, fewest tokens": {"preemption": "recompute", "victim": "fewest_tokens"},
@@ -59,7 +61,7 @@ def runs(draw, requests=8, tokens=12, arrival=16):
     rows = draw(st.lists(st.tuples(tokens, tokens, st.integers(0, arrival)), max_size=requests))
     costs = draw(st.one_of(st.just((1, 0, 0, 0)), st.tuples(st.integers(1, 5), small, small, small)))
     server = Server(
-        page_size=draw(st.integers(1, 6)),
+        page_size=draw(st.integers(1, 9)),
         total_pages=draw(st.integers(1, 16)),
         slots=draw(st.integers(1, 6)),
         step_time=StepTime(*costs),
@@ -423,6 +425,21 @@ def test_time_does_not_drift_over_a_million_steps():
     server = Server(page_size=16, total_pages=10**6, slots=1, step_time=StepTime(base=0.1))
     result = simulate(workload_of([(1, 10**6, 0)]), server)
     assert result.finished.tolist() == [pytest.approx(10**5, rel=1e-15)]
+
+
+@settings(max_examples=2000, deadline=None)
+@given(
+    until=st.floats(0, 1e6),
+    ahead=st.integers(0, 1000),
+    duration=st.floats(1e-6, 1e3),
+    growth=st.just(0.0) | st.floats(1e-12, 1e-6),
+)
+def test_an_arrival_is_seen_at_the_first_step_that_starts_at_it_or_later(until, ahead, duration, growth):
+    steps, end = steps_until(until, ahead, 0.0, duration, growth)
+    assert steps >= 1
+    assert end == time_after(ahead + steps, 0.0, duration, growth)
+    assert end >= until
+    assert steps == 1 or time_after(ahead + steps - 1, 0.0, duration, growth) < until
 
 
 @pytest.mark.parametrize("kv", [0, 1e-9, 1e-6, 1e-3])

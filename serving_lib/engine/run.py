@@ -444,9 +444,9 @@ class _Engine:
     def idle(self, head):
         """Wait for the next arrival, or find that the head of the queue fits into no empty pool."""
         upcoming, steps_left = self.queue.upcoming, self.max_steps - self.step
-        if head is not None and (upcoming == math.inf or self.queue.returned or self.policy.admission == "fifo"):
-            chunk = min(self.prompt[head] + self.kept.get(head, 0), self.budget)
-            need = self.most_pages[head] if self.reserving else self.pages_for(chunk)
+        if head is not None and (upcoming == math.inf or self.policy.admission == "fifo"):
+            # It was never admitted: whoever has run before fits into an empty pool.
+            need = self.most_pages[head] if self.reserving else self.pages_for(min(self.prompt[head], self.budget))
             self.stuck = (self.step, [head], need - self.total)
             self.tick(1, self.base)
             return
