@@ -49,6 +49,7 @@ def execute(notebook, folder, timeout=300):
         kernel_name="python3",
         timeout=timeout,
         record_timing=False,
+        extra_arguments=["--log-level=ERROR"],  # a warning per kernel about local sockets would hide what matters
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
