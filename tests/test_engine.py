@@ -226,6 +226,14 @@ def test_two_half_prefilled_requests_that_hold_everything_stop_the_run():
     )
 
 
+def test_a_prefill_that_goes_on_in_its_last_page_is_no_deadlock_yet():
+    workload, server, rules = workload_of([(5, 9, 0), (8, 2, 1)]), Server(8, 2, 2), {"prefill_budget": 2}
+    result = simulate(workload, server, Policy(**rules))
+    assert_equal(result, oracle_of(workload, server, rules))
+    last_token = max(step["tick"] for step in result.window(0, result.steps) if step["decoded"])
+    assert result.deadlock.step > last_token + 1, "chunks were prefilled in between"
+
+
 def test_a_head_that_never_fits_under_the_watermark_is_admitted_when_nothing_runs():
     server = Server(page_size=1, total_pages=10, slots=2)
     result = simulate(workload_of([(2, 2, 0), (8, 2, 0)]), server, Policy(watermark=0.5))
