@@ -211,29 +211,32 @@ class FormulaSheet:
 
     def to_html(self):
         """Return the sheet as an HTML table that prints on one page of A4 or letter, landscape."""
-        columns = {"formula": 22, "equation": 23, "inputs": 30, "taught": 5, "breaks first when": 20}
-        widths = "".join(f'<col style="width: {width}%">' for width in columns.values())
-        head = "".join(f'<th scope="col">{title}</th>' for title in columns)
-        rows = "".join(map(_html_row, self.rows))
-        return f'{_STYLE}<table class="formula-sheet"><colgroup>{widths}</colgroup><tr>{head}</tr>{rows}</table>'
+        columns = {"formula": 22, "equation": 23, "inputs": 29, "taught": 7, "breaks first when": 19}
+        head = "".join(f'<th align="left" width="{width}%">{title}</th>' for title, width in columns.items())
+        return f'{_STYLE}<table class="formula-sheet"><tr>{head}</tr>{"".join(map(_html_row, self.rows))}</table>'
 
 
 def _html_row(row):
-    inputs = "; ".join(_say(one, _typeset).replace(" ", "&nbsp;") for one in row.inputs)
     cells = (
-        f"<b>{row.name}</b><br>{html.escape(_in_greek(row.gives))}",
-        _typeset(row.equation),
-        inputs,
+        f"<b>{_breakable(row.name)}</b><br>{html.escape(_in_greek(row.gives))}",
+        _breakable(_typeset(row.equation)),
+        "; ".join(_say(one, _typeset, "&nbsp;") for one in row.inputs),
         f'<a href="{LECTURES[row.lecture]}.ipynb">{row.lecture}&nbsp;§{row.section}</a>',
         html.escape(row.breaks),
     )
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    # Attributes, not styles: JupyterLab takes styles away from the outputs of a notebook that is not trusted yet.
+    return "<tr>" + "".join(f'<td align="left" valign="top">{cell}</td>' for cell in cells) + "</tr>"
 
 
-def _say(one, write):
-    """Return "arrival_rate λ ≥ 0 (1/time)", with the symbol as `write` puts it."""
-    unit = f"({one.unit})" if one.unit else ""
-    return " ".join(part for part in (one.name, write(one.symbol), write(one.domain), unit) if part)
+def _breakable(name):
+    """Let a long name break behind its underscores."""
+    return name.replace("_", "_<wbr>")
+
+
+def _say(one, write, space=" "):
+    """Return "arrival_rate λ ≥ 0 (1/time)", with the symbol as `write` puts it; only the first space may break."""
+    symbol, domain, unit = write(one.symbol), write(one.domain), f"({one.unit})" if one.unit else ""
+    return f"{one.name} " + " ".join(part for part in (symbol, domain, unit) if part).replace(" ", space)
 
 
 def _plain(equation):
@@ -259,7 +262,7 @@ def _typeset(equation):
 _STYLE = """<style>
 table.formula-sheet.formula-sheet { font-size: 12px; width: 100%; table-layout: fixed; margin: 0; }
 .formula-sheet.formula-sheet :is(th, td) { text-align: left; vertical-align: top; padding: 3px 6px;
-  line-height: 1.3; white-space: normal; overflow-wrap: anywhere; border-bottom: 1px solid #e5e7eb; }
+  line-height: 1.3; white-space: normal; border-bottom: 1px solid #e5e7eb; }
 .formula-sheet :is(sub, sup) { line-height: 0; }
 @page { size: landscape; margin: 8mm; }
 @media print {

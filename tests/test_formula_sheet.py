@@ -156,7 +156,7 @@ def test_the_sheet_shows_itself_as_html_markdown_and_text():
     bundle = formula_sheet()._repr_mimebundle_()
     assert set(bundle) == {"text/html", "text/markdown", "text/plain"}
     for shown in bundle.values():
-        assert all(name in shown for name in ROWS)
+        assert all(name in shown.replace("<wbr>", "") for name in ROWS)
 
 
 def test_the_notebook_shows_the_sheet_as_it_is_now():
