@@ -54,8 +54,9 @@ def simulate(workload, server, policy=None, max_steps=None):
     Notes
     -----
     *Time.* A request has arrived at a step if its arrival is not after the start of the step. Without running requests
-    a step is idle and takes `base`, but the next arrival ends it early, so that nobody waits for an empty server.
-    Admission is at the start of a step; a token, and so completion, comes at its end.
+    a step is idle and takes `base`, but the next arrival ends it early, so that nobody waits for an empty server; with
+    a `base` of 0 it lasts to the next arrival. Admission is at the start of a step; a token, and so completion, comes
+    at its end.
 
     *A step, without preemption and prefill budget*, is that of `paged_continuous_batching`. Requests are admitted from
     the head of the queue while a slot and the pages of the prompt are free; the first that does not fit stops
