@@ -1,8 +1,8 @@
 """How much faster the engine is than a loop over every token, on the Azure conversation hour.
 
 The trace is read from ``../shared/data``; without it, the shipped profile of it is drawn. The engine and the loop take
-turns, and it is their processor time that counts, so that other work on the machine does not. The loop keeps a record of
-each step, which the engine can re-expand.
+turns, and it is their processor time that counts, so that other work on the machine does not. The loop keeps a record
+of each step, which the engine can re-expand.
 """
 
 import statistics
