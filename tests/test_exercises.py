@@ -376,6 +376,16 @@ def test_no_value_made_of_plain_python_raises(key, answer):
     assert judge(EXERCISES[key], answer).message.startswith(f"{key}: ")
 
 
+def test_a_course_can_hide_the_solutions_and_keep_hints_and_checks(monkeypatch):
+    worked = printed(solution, "queueing.1")
+    monkeypatch.setenv("SERVING_WORKBOOK_HIDE_SOLUTIONS", "1")
+    assert printed(solution, "queueing.1").startswith("queueing.1: your course shows worked solutions later.")
+    assert "queueing.1, hint 1 of" in printed(hint, "queueing.1")
+    assert "not attempted" in printed(check, "queueing.1", ...)
+    monkeypatch.setenv("SERVING_WORKBOOK_HIDE_SOLUTIONS", "")
+    assert printed(solution, "queueing.1") == worked
+
+
 @pytest.mark.parametrize("function", [check, hint, solution])
 @pytest.mark.parametrize("key", ["queueing.99", "queueing", "queuing.1", "../queueing.1", "serving_lib"])
 def test_an_unknown_key_is_answered_with_what_there_is(function, key):

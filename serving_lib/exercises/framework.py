@@ -4,6 +4,7 @@ An exercise is one `Exercise` in the tuple `EXERCISES` of its lecture's module. 
 are functions that compute their value with the library, so no number here can drift from the formulas.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from serving_lib.exercises.answers import Missing, Number, Reading, Unreadable, 
 LECTURES = ("start", "queueing", "batching", "speculative", "paged_kv", "capacity")
 
 NOT_ATTEMPTED, RIGHT, WRONG, OPEN = "not attempted", "right", "wrong", "open"
+
+HIDE_SOLUTIONS = "SERVING_WORKBOOK_HIDE_SOLUTIONS"
+"""Environment variable that a course sets (to anything) until the exercises have been handed in."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +176,14 @@ def solution(key: str = "") -> None:
     ----------
     key : str
         The exercise, such as "queueing.2".
+
+    Notes
+    -----
+    Where the environment variable ``SERVING_WORKBOOK_HIDE_SOLUTIONS`` is set, it says so instead.
     """
     exercise, apology = _find(key)
+    if not apology and os.environ.get(HIDE_SOLUTIONS):
+        apology = f"{exercise.key}: your course shows worked solutions later. Until then there are hints."
     if apology:
         print(apology)
         return
