@@ -25,7 +25,7 @@ figures: .venv/test  ## draw the figures of the lectures as SVG
 bench: .venv/test  ## measure the speed of everything that promises a speed
 	$(BIN)/python -m tests.benchmarks
 
-format: .venv/test  ## format the code and the notebooks
+format: .venv/test  ## format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
