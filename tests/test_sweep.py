@@ -105,6 +105,15 @@ def test_an_interrupt_keeps_what_is_done():
         _ = result.values
 
 
+@pytest.fixture
+def ctrl_c_raises():
+    """A shell starts its background jobs with Ctrl-C ignored, and tests may run in one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_while_waiting_for_an_executor_keeps_what_is_done_and_cancels_the_rest():
     release, started = threading.Event(), []
 
