@@ -551,5 +551,7 @@ def _paragraph_html(text):
 
 
 def _error_html(text):
-    style_of_error = "color: var(--jp-error-color0, #b71c1c); line-height: 1.4"
+    # The dark theme's red alone is too dark to read, so it is mixed with the color of text, whatever the theme.
+    color = "color-mix(in srgb, var(--jp-error-color0, #b71c1c) 60%, var(--jp-ui-font-color0, black))"
+    style_of_error = f"color: {color}; line-height: 1.4"
     return f'<p aria-live="assertive" style="{style_of_error}"><b>{html.escape(text)}</b></p>'

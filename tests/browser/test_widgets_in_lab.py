@@ -75,7 +75,9 @@ def sentence_after(page, picture):
 
 def test_a_fresh_clone_shows_pictures_and_sentences_before_anything_runs(opened):
     outputs = opened.page.locator(".jp-OutputArea")
-    assert outputs.locator("img[src^='data:image/png']").count() == PICTURES
+    pictures = outputs.locator("img[src^='data:image/png']")
+    pictures.nth(PICTURES - 1).wait_for(state="attached")  # JupyterLab renders cells outside the window when idle
+    assert pictures.count() == PICTURES
     assert opened.page.locator(".jupyter-widgets").count() == 0
     text = " ".join(outputs.all_inner_texts())
     assert "At 80% load it is 1000 ms." in text
