@@ -31,6 +31,7 @@ HOUR = {
     "own_rules",
     "pool_over_time",
     "real_arrivals",
+    "resident_tokens",
     "rush_hour",
     "slots_and_goodput",
     "token_budget",
