@@ -177,7 +177,6 @@ def log2_batch_axis(axes, largest):
     ticks = [size for size in BATCH_SIZES.tolist() if size <= largest]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
     axes.set_xlim(0.9, 1.1 * largest)
 
 

@@ -139,7 +139,6 @@ def token_budget(arrival_rate=4 / ureg.s, prefill_budget=512):
     for column, (axes, title) in enumerate(zip(panels, ("Between tokens", "Before the first"), strict=True)):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:,g}")
-        axes.minorticks_off()
         axes.errorbar(places, mean[:, column], half_width[:, column], **style.SIMULATION)
         axes.axvline(marked, **style.CHOSEN)
         axes.plot(marked, mean[marked, column], marker="D", markersize=10, color=style.AMBER, fillstyle="none")

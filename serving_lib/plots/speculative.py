@@ -548,7 +548,6 @@ def speculative_batch(acceptance=0.7, draft_length=4, draft_cost_ratio=0.1):
             said.append(f"{even:.1f} on {name}")
     axes.set(xscale="log", xlim=(0.95, 1078), ylim=(0, top), xlabel="Batch (requests)", ylabel="Speed-up (times)")
     axes.set_xticks(dots[::2], [f"{dot:,.0f}" for dot in dots[::2]])
-    axes.minorticks_off()
     axes.set_title("Speculation in a batch", **style.TITLE)
     _key(
         axes,

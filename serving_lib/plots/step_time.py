@@ -64,7 +64,6 @@ def roofline(model="Llama-3-8B", gpu="A100-80", context_tokens=4096, batch_size=
     log2_batch_axis(axes, BATCH_SIZES[-1])
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:,g}")
-    axes.minorticks_off()
     low, high = 0.5 * weights, 3 * step[-1]
     axes.set(ylim=(low, high), xlabel="Batch size (requests)", ylabel="Time of one step (ms)")
     axes.set_title(f"One decoding step of {model} on {gpu}, {context_tokens:,} tokens each", **style.TITLE)
