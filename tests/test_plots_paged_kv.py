@@ -15,6 +15,7 @@ from serving_lib.kvcache import calc_last_page_waste
 from serving_lib.plots import paged_kv, style
 from serving_lib.plots.page_table import replay
 from serving_lib.published import KWON_FIGURE_2, KWON_FIGURE_11, KWON_FIGURE_13
+from tests.drawn import boxes
 from tests.oracles.contract_oracle import contract_oracle
 
 FACTS = {
@@ -165,10 +166,10 @@ def test_the_drawn_lengths_have_the_published_means_and_fit_the_model(dataset, o
 def test_every_bar_of_the_memory_adds_up_to_all_of_it():
     axes = plots.memory_shares("ShareGPT").axes[0]
     rows = {}
-    for container in axes.containers:
-        for bar in container:
-            if hasattr(bar, "get_width") and bar.get_y() > -0.5:
-                rows[round(bar.get_y(), 3)] = rows.get(round(bar.get_y(), 3), 0) + bar.get_width()
+    for look in boxes(axes):
+        for left, right, bottom, _ in np.transpose(look):
+            if bottom > -0.5:  # above are the four squares of the key
+                rows[round(bottom, 3)] = rows.get(round(bottom, 3), 0) + right - left
     assert len(rows) == 8
     assert sorted(rows.values()) == pytest.approx([96.3] + 7 * [100], abs=0.11)  # the last prints one share only
 

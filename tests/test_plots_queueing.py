@@ -11,6 +11,7 @@ import pytest
 from serving_lib import plots, profile, read_trace, simulate_queue, ureg
 from serving_lib.plots import style
 from serving_lib.workload import Workload
+from tests.drawn import boxes
 
 FACTS = {
     fact["id"]: fact for fact in json.loads((Path(__file__).parent / "golden" / "paper_facts.json").read_text("utf-8"))
@@ -100,7 +101,7 @@ def test_littles_law_holds_in_every_picture_of_it(utilization, seed):
 
 def test_the_area_of_the_bars_is_the_sum_of_all_stays():
     axes = alone(plots.littles_law(requests=5))
-    area = sum(bar.get_width() for bar in axes.patches)
+    area = sum((end - start).sum() for start, end, _, _ in boxes(axes))
     x, arrived = line(axes, {"color": style.INK, "linestyle": "-"})
     y, left = line(axes, {"color": style.BLUE, "linestyle": "--"})
     grid = np.linspace(0, max(x.max(), y.max()), 200_001)[:-1]
@@ -323,11 +324,9 @@ def test_a_long_prompt_of_a_neighbor_stretches_one_gap_and_not_the_ttft():
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_no_more_requests_run_than_there_are_slots_and_the_cache_is_never_overfull(slots):
     above, below = plots.life_of_requests(slots, cache_tokens=2400).axes
-    prefill = [
-        bar for bar in above.patches if bar.get_facecolor()[:3] == pytest.approx((0x9B / 255, 0x22 / 255, 0x26 / 255))
-    ]
-    decode = [bar for container in above.containers[2:] for bar in container]
-    spans = [(one.get_x(), two.get_x() + two.get_width()) for one, two in zip(prefill, decode, strict=True)]
+    _, (admitted, first_token, _, _), (decoding, finished, _, _) = boxes(above)
+    np.testing.assert_allclose(first_token, decoding)
+    spans = list(zip(admitted, finished, strict=True))
     for start, _ in spans:
         assert sum(begin <= start + 1e-9 < end for begin, end in spans) <= slots
     assert line(below, {"color": style.INK, "linestyle": "-"})[1].max() <= 2400

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.collections import PolyCollection
-from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.container import ErrorbarContainer
 
 from serving_lib import plots, published
 from serving_lib.plots import speculative, style
+from tests.drawn import boxes
 
 FACTS = {
     fact["id"]: fact
@@ -50,8 +50,8 @@ def dots(axes, color=style.BLUE):
 
 
 def bars(axes, index):
-    container = [bar for bar in axes.containers if isinstance(bar, BarContainer)][index]
-    return np.array([bar.get_height() for bar in container])
+    _, _, bottom, top = boxes(axes)[index]
+    return top - bottom
 
 
 def misses(truth, low, high):
@@ -77,7 +77,7 @@ def test_the_bars_are_the_capped_geometric_law_and_the_dots_agree():
 
 def test_every_round_shows_its_kept_drafts_one_own_token_and_no_more_cells_than_drafts_and_one():
     axes = plots.speculative_rounds(0.6, 5).axes[0]
-    kept, own, thrown = (len(cells.get_paths()) for cells in axes.collections if isinstance(cells, PolyCollection))
+    kept, own, thrown = (len(left) for left, _, _, _ in boxes(axes))
     assert own == speculative.SHOWN_ROUNDS
     # A rejected draft shares its cell with the token that replaces it.
     full = len(marks(axes, "$T$", style.INK)[marks(axes, "$T$", style.INK)[:, 0] == 6])
@@ -137,8 +137,8 @@ def test_the_overlap_is_the_acceptance_of_the_exercise():
 
 
 def red_words(figure):
-    cells = [cells for cells in figure.axes[0].collections if isinstance(cells, PolyCollection)]
-    return len(cells[-1].get_paths())
+    left, _, _, _ = boxes(figure.axes[0])[-1]
+    return len(left)
 
 
 def test_the_same_seed_writes_another_text_but_at_temperature_zero_the_same():

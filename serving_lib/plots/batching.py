@@ -3,7 +3,6 @@
 from functools import lru_cache
 
 import numpy as np
-from matplotlib.collections import PolyCollection
 
 from serving_lib.batching import (
     affine_batch_chain,
@@ -339,11 +338,9 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
         busy = workload.new_tokens.sum() / (slots * end)
         axes.axvspan(0, end, facecolor=style.PALE, edgecolor="none")
         held = list(_slots_of(result))
-        boxes = [
-            [(start, slot + 0.08), (stop, slot + 0.08), (stop, slot + 0.92), (start, slot + 0.92)]
-            for slot, start, stop in held
-        ]
-        axes.add_collection(PolyCollection(boxes, facecolors=style.TINTS, edgecolors=style.PALETTE))  # in turns
+        for index in range(4):
+            slot, start, stop = np.array(held[index::4]).reshape(-1, 3).T
+            style.boxes(axes, start, slot + 0.08, stop - start, 0.84, style.fill(index) | {"hatch": ""})
         for number, (slot, start, stop) in enumerate(held):
             if stop - start > 0.025 * len(str(number + 1)) * workload.new_tokens.sum() / slots:
                 middle = (start + stop) / 2, slot + 0.5

@@ -184,13 +184,13 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
     rows = np.arange(len(SCHEMES))
     ours = 100 * np.array([[getattr(use, part) for part in parts] for use in uses.values()])
     for index, (widths, left) in enumerate(zip(ours.T, np.cumsum(ours, axis=1).T - ours.T, strict=True)):
-        axes.barh(rows, widths, left=left, height=0.44, **style.fill(index))
+        style.boxes(axes, left, rows - 0.22, widths, 0.44, style.fill(index))
     half = [100 * memory_use_interval(dataset, scheme, output_cv).half_width for scheme in SCHEMES]
     axes.errorbar(ours[:, 0], rows, xerr=half, linestyle="none", color=style.INK, capsize=3, elinewidth=1.6)
     if dataset == "ShareGPT":
         printed = np.array([[getattr(KWON_FIGURE_2[scheme], part) or 0 for part in parts] for scheme in SCHEMES])
         for index, (widths, left) in enumerate(zip(printed.T, np.cumsum(printed, axis=1).T - printed.T, strict=True)):
-            axes.barh(rows + 0.36, widths, left=left, height=0.18, **style.fill(index) | {"hatch": ""})
+            style.boxes(axes, left, rows + 0.27, widths, 0.18, style.fill(index) | {"hatch": ""})
     for row, (scheme, use) in enumerate(uses.items()):
         axes.text(102, row, f"{use.requests:.2f}", va="center", weight="bold")
         axes.text(118, row, f"{KWON_FIGURE_13[dataset][scheme]:.2f}", va="center", color=style.GREY)
@@ -204,7 +204,7 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
     axes.yaxis.set_label_coords(-0.225, 0.5)
     axes.grid(False, axis="y")
     for index, (word, x) in enumerate(zip(words, (-14, 22, 48, 71), strict=True)):
-        axes.barh(-1.0, 3, left=x, height=0.16, clip_on=False, **style.fill(index))
+        style.boxes(axes, x, -1.08, 3, 0.16, style.fill(index) | {"clip_on": False})
         axes.text(x + 4, -1.0, word, va="center", fontsize=9)
     held = ", ".join(f"{SCHEMES[scheme]} {percent(round(use.token_states, 3))}" for scheme, use in uses.items())
     thin = " The thin bars are the printed values." if dataset == "ShareGPT" else ""

@@ -67,8 +67,9 @@ def littles_law(utilization=0.7, requests=12, seed=3):
 
     figure, axes = style.new_figure()
     number = np.arange(1, requests + 1)
-    axes.barh(number, run.wait, left=arrival, height=0.8, **style.fill(3))
-    axes.barh(number, finish - run.start + start, left=run.start - start, height=0.8, **style.fill(0))
+    served = run.start - start
+    style.boxes(axes, arrival, number - 0.4, run.wait, 0.8, style.fill(3))
+    style.boxes(axes, served, number - 0.4, finish - served, 0.8, style.fill(0))
     axes.step(np.append(arrival, span), np.append(number, requests) + 0.5, where="post", color=style.INK)
     axes.step(
         np.append(finish, span), np.append(number, requests) + 0.5, where="post", color=style.BLUE, linestyle="--"
@@ -429,7 +430,7 @@ def pool_size(utilization=0.9, servers=100):
     tail = np.array([calc_queue_latency_mmc(utilization * size, 1.0, int(size))[2].magnitude for size in sizes])
     chosen, alone = (calc_mmc_mean_wait(utilization * size, 1.0, size) for size in (servers, 1))
     simulated = (1, 8, 64)
-    runs = [_simulated_mmc(size, utilization, wait=True) for size in simulated]
+    runs = [mean_interval(_mmc_run(size, utilization, REQUESTS).wait) for size in simulated]
 
     figure, axes = style.new_figure()
     axes.plot(sizes, mean, **style.FORMULA)
@@ -727,16 +728,15 @@ def _simulated_mix(utilization, long_share, ratio):
 
 
 @lru_cache(maxsize=64)
-def _mmc_run(servers, utilization):
+def _mmc_run(servers, utilization, requests=2 * REQUESTS):
     rng = np.random.default_rng(1)
-    arrivals = np.cumsum(rng.exponential(1 / (utilization * servers), 2 * REQUESTS))
+    arrivals = np.cumsum(rng.exponential(1 / (utilization * servers), requests))
     return simulate_queue(arrivals, _exponential, servers, seed=2)
 
 
 @lru_cache(maxsize=512)
-def _simulated_mmc(servers, utilization, wait=False):
-    run = _mmc_run(servers, utilization)
-    return mean_interval(run.wait if wait else run.time_in_system)
+def _simulated_mmc(servers, utilization):
+    return mean_interval(_mmc_run(servers, utilization).time_in_system)
 
 
 @lru_cache(maxsize=512)

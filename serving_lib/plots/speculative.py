@@ -3,7 +3,6 @@
 from functools import lru_cache
 
 import numpy as np
-from matplotlib.collections import PolyCollection
 
 from serving_lib.models import GPUS
 from serving_lib.plots import style
@@ -28,6 +27,7 @@ ROUNDS = 10_000  # of every simulated mean
 SHOWN_ROUNDS = 10
 NORMAL_99 = 2.5758  # the 99.5th percentile of the standard normal distribution
 BLUE_CELL, AMBER_CELL = (style.fill(index) | {"hatch": ""} for index in (2, 3))
+OUTLINE = {"facecolor": "none", "edgecolor": style.AMBER, "linewidth": 2.2}
 EMPTY = {"facecolor": "white", "edgecolor": style.GREY}  # a cell without meaning of its own
 OTHER = style.SIMULATION | {"color": style.RED, "marker": "s", "markersize": 4}  # simulated beside a simulation
 WRONG = {"color": style.RED, "linestyle": "--", "linewidth": 1.8}  # a formula that is often used and is wrong
@@ -55,7 +55,7 @@ def speculative_rounds(acceptance=0.7, draft_length=4):
 
     figure, (coins, bars) = _two_panels()
     _draw_rounds(coins, accepted[:SHOWN_ROUNDS], draft_length)
-    bars.bar(emitted, law, width=0.7, **style.fill(0))
+    style.boxes(bars, emitted - 0.35, 0, 0.7, law, style.fill(0))
     bars.errorbar(emitted, share, (share - low, high - share), **style.SIMULATION)
     bars.axvline(mean, ymax=0.75, **style.CHOSEN)
     bars.set(xlim=(0.3, draft_length + 1.7), ylim=(0, 1.35 * max(law.max(), high.max())))
@@ -180,17 +180,17 @@ def acceptance_overlap(
     place = np.arange(4)
 
     figure, (before, after) = _two_panels()
-    before.bar(place - 0.2, target, 0.38, **style.fill(0))
-    before.bar(place + 0.2, draft, 0.38, **style.fill(1))
-    before.bar(place, overlap, 0.78, facecolor="none", edgecolor=style.AMBER, linewidth=2.2)
-    before.set(xticks=place, ylim=(0, top), xlabel="Next token (name)", ylabel="Probability (share)")
+    style.boxes(before, place - 0.39, 0, 0.38, target, style.fill(0))
+    style.boxes(before, place + 0.01, 0, 0.38, draft, style.fill(1))
+    style.boxes(before, place - 0.39, 0, 0.78, overlap, OUTLINE)
+    before.set(xticks=place, xlim=(-0.6, 3.6), ylim=(0, top), xlabel="Next token (name)", ylabel="Probability (share)")
     before.set_xticklabels(names)
     before.set_title("Target and draft", **style.TITLE)
     outline = f"outlined: min(p, q), sum {alpha:.2f}"
     _key(before, ("plain: target p", style.INK), ("hatched: draft q", style.RED), (outline, style.AMBER))
 
-    after.bar(place, overlap, 0.6, **AMBER_CELL)
-    after.bar(place, (1 - alpha) * replacement, 0.6, bottom=overlap, **BLUE_CELL)
+    style.boxes(after, place - 0.3, 0, 0.6, overlap, AMBER_CELL)
+    style.boxes(after, place - 0.3, overlap, 0.6, (1 - alpha) * replacement, BLUE_CELL)
     after.errorbar(place, share, (share - low, high - share), **style.SIMULATION)
     after.hlines(target, place - 0.42, place + 0.42, **style.FORMULA)
     after.set(
@@ -262,7 +262,7 @@ def lossless_text(seed=1, draft_length=4, temperature=1.0):
     exact = np.linalg.matrix_power(target, SAMPLE_LENGTH)[0]
     last_alone, last_together = _simulated_last_words(temperature, draft_length)
 
-    figure, (texts, words) = style.new_figure(2, 1, height=4.2, gridspec_kw={"height_ratios": (1, 1.6)})
+    figure, (texts, words) = style.new_figure(2, 1, height=4.2, height_ratios=(1, 1.6))
     figure.subplots_adjust(hspace=0.35)
     different = alone != together[0]
     place = np.arange(TEXT_LENGTH)
@@ -278,11 +278,16 @@ def lossless_text(seed=1, draft_length=4, temperature=1.0):
     texts.text(-0.5, 1.75, f"Same seed, with speculation: {steps}; red words differ", fontweight="bold")
 
     place = np.arange(len(WORDS))
-    words.bar(place, exact, 0.7, **style.fill(0))
+    style.boxes(words, place - 0.35, 0, 0.7, exact, style.fill(0))
     for shift, tokens, look in ((-0.15, last_alone, OTHER), (0.15, last_together, style.SIMULATION)):
         low, share, high = _share_interval(np.bincount(tokens, minlength=len(WORDS)), SAMPLE_TEXTS)
         words.errorbar(place + shift, share, (share - low, high - share), **look)
-    words.set(xticks=place, ylim=(0, 1.65 * exact.max()), xlabel=f"Word {SAMPLE_LENGTH} of the text (name)")
+    words.set(
+        xticks=place,
+        xlim=(-0.6, len(WORDS) - 0.4),
+        ylim=(0, 1.65 * exact.max()),
+        xlabel=f"Word {SAMPLE_LENGTH} of the text (name)",
+    )
     words.set_ylabel("Probability (share)")
     words.set_xticklabels(WORDS)
     _key(
@@ -657,9 +662,8 @@ def _two_panels():
 
 
 def _draw_cells(axes, columns, rows, look):
-    """Draw boxes around whole numbers, as one artist: a hundred of them would take longer than all the rest."""
-    corners = np.array([(-0.46, -0.4), (0.46, -0.4), (0.46, 0.4), (-0.46, 0.4)])
-    axes.add_collection(PolyCollection(np.stack([columns, rows], axis=1)[:, None] + corners, **look))
+    """Draw boxes around whole numbers."""
+    style.boxes(axes, columns - 0.46, rows - 0.4, 0.92, 0.8, look)
 
 
 def _key(axes, *lines, at=(0.03, 0.94), row=0.07):

@@ -45,9 +45,10 @@ def life_of_requests(slots=3, cache_tokens=2400):
 
     figure, (above, below) = style.new_figure(2, 1, height=4.6, sharex=True)
     figure.subplots_adjust(hspace=0.15)
-    above.barh(row, queued, left=workload.arrival, height=0.62, **style.fill(3))
-    above.barh(row, run.first_token - run.admitted, left=run.admitted, height=0.62, color=style.RED)
-    above.barh(row, run.finished - run.first_token, left=run.first_token, height=0.62, **style.fill(2) | {"hatch": ""})
+    low, prefill, decode = row - 0.31, run.first_token - run.admitted, run.finished - run.first_token
+    style.boxes(above, workload.arrival, low, queued, 0.62, style.fill(3))
+    style.boxes(above, run.admitted, low, prefill, 0.62, {"color": style.RED})
+    style.boxes(above, run.first_token, low, decode, 0.62, style.fill(2) | {"hatch": ""})
     above.set(ylim=(-0.7, 9.2), yticks=row, yticklabels=list(workload.id), ylabel="Request (name)")
     above.grid(axis="y", visible=False)
     above.set_title("Eight requests on one server", **style.TITLE)

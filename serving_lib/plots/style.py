@@ -15,9 +15,11 @@ No pyplot: figures are plain objects that the garbage collector frees, and nothi
 
 import hashlib
 import io
+import pickle
 import re
 import struct
 import zlib
+from functools import lru_cache
 from xml.etree import ElementTree
 
 import matplotlib
@@ -26,7 +28,8 @@ from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, PathPatch
+from matplotlib.path import Path
 from matplotlib.spines import Spine
 from matplotlib.text import Text
 from PIL import Image
@@ -35,6 +38,7 @@ from serving_lib.plots.renderer import Canvas
 
 WIDTH, HEIGHT = 7.0, 3.8  # inches: 700 by 380 CSS pixels, the text column of a JupyterLab notebook
 CSS_DPI = 100
+MOST_TICKS = 7  # of an axis that chooses them itself
 PIXEL_RATIO = 2  # sharp on today's screens and on a projector
 
 # Ordered by lightness (L* = 13, 34, 48, 61), so that they stay apart in grey print; blue and warm hues alternate, so
@@ -133,15 +137,24 @@ def new_figure(rows=1, columns=1, *, height=HEIGHT, right_margin=0.25, **subplot
     tuple
         The figure, and one axes or an array of axes.
     """
+    figure = pickle.loads(_empty_figure(rows, columns, height, right_margin, tuple(subplots.items())))
+    return figure, np.array(figure.axes).reshape(rows, columns).squeeze()[()]
+
+
+@lru_cache(maxsize=64)
+def _empty_figure(rows, columns, height, right_margin, subplots):
+    """Return a pickle of the figure with its ticks: Matplotlib makes them one by one, and takes four times as long."""
     left, bottom, top, between = 0.75, 0.55, 0.35, 0.8
     axes_width = (WIDTH - left - right_margin - between * (columns - 1)) / columns
     axes_height = (height - bottom - top - between * (rows - 1)) / rows
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(WIDTH, height), dpi=CSS_DPI)
-        axes = figure.subplots(rows, columns, **subplots)
+        figure.subplots(rows, columns, **dict(subplots))
         for one in figure.axes:
             one.set_title("", **TITLE)
-            one.locator_params(nbins=6)  # few ticks: quicker to read, and to draw
+            one.locator_params(nbins=MOST_TICKS - 1)  # few: quicker to read, and to draw
+            one.xaxis.get_major_ticks(MOST_TICKS)
+            one.yaxis.get_major_ticks(MOST_TICKS)
             one.xaxis.set_label_coords(0.5, -0.28 / axes_height)
             one.yaxis.set_label_coords(-0.52 / axes_width, 0.5)
     figure.subplots_adjust(
@@ -152,7 +165,25 @@ def new_figure(rows=1, columns=1, *, height=HEIGHT, right_margin=0.25, **subplot
         wspace=between / axes_width,
         hspace=between / axes_height,
     )
-    return figure, axes
+    return pickle.dumps(figure)
+
+
+def boxes(axes, left, bottom, width, height, look):
+    """Draw rectangles of one look as one artist: each of Matplotlib's bars costs as much as a line, a hatch more.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+    left, bottom, width, height : float or array
+        One each per rectangle, broadcast together.
+    look : dict
+        Properties of the patch, as `fill` returns them.
+    """
+    x, y = np.asarray(left, dtype=float), np.asarray(bottom, dtype=float)
+    corners = np.broadcast_arrays(x, y, x, y + height, x + width, y + height, x + width, y, x, y)
+    corners = np.stack(corners, axis=-1).reshape(-1, 2)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * (len(corners) // 5)
+    axes.add_patch(PathPatch(Path(corners, codes), **look))
 
 
 def label_line(axes, x, y, text, look, *, at=-1, offset=(6, 0), **text_properties):
