@@ -321,12 +321,27 @@ def judge(plan, run, seed=0):
     -------
     Outcome
     """
-    if np.isnan(run.finished).any():
-        ttft = Estimate(math.inf, math.inf, math.inf, CONFIDENCE)
-    else:
-        ttft = metrics.percentile_interval(metrics.ttft(run), 99, seed=seed, confidence=CONFIDENCE)
     cost, preemptions = plan.cost(run.workload), int(run.preemptions.sum())
-    return Outcome(plan, ttft, metrics.itl_percentile(run, 99), cost, preemptions)
+    return Outcome(plan, p99_ttft(run, seed), metrics.itl_percentile(run, 99), cost, preemptions)
+
+
+def p99_ttft(run, seed=0):
+    """Return the 99th percentile of the time to first token with its interval.
+
+    Parameters
+    ----------
+    run : serving_lib.replicas.Fleet
+    seed : int
+        Seed of the interval's resampling.
+
+    Returns
+    -------
+    serving_lib.metrics.Estimate
+        In seconds; infinite if requests never finish.
+    """
+    if np.isnan(run.finished).any():
+        return Estimate(math.inf, math.inf, math.inf, CONFIDENCE)
+    return metrics.percentile_interval(metrics.ttft(run), 99, seed=seed, confidence=CONFIDENCE)
 
 
 def pareto_front(outcomes):

@@ -315,13 +315,19 @@ def percentile_interval(values, percent, *, seed, confidence=0.95, blocks=30, re
     if not len(values):
         raise ValueError("values must hold at least one number that is not NaN")
 
+    ordered = np.sort(values)
+    place = np.searchsorted(ordered, values).astype(np.int32)  # whole numbers are put in order twice as fast
     length = math.ceil(len(values) / blocks)
-    circle = np.concatenate([values, values[: length - 1]])
+    circle = np.concatenate([place, place[: length - 1]])
     every_block = np.lib.stride_tricks.sliding_window_view(circle, length)
-    draws = [
-        np.percentile(every_block[rng.integers(len(values), size=blocks)].ravel()[: len(values)], percent)
+    rank = percent / 100 * (len(values) - 1)
+    around = math.floor(rank), math.ceil(rank)
+    places = [
+        np.partition(every_block[rng.integers(len(values), size=blocks)].ravel()[: len(values)], around)[[*around]]
         for _ in range(resamples)
     ]
+    below, above = ordered[np.array(places).T]
+    draws = below + (rank - around[0]) * (above - below)
     low, high = np.percentile(draws, [50 - 50 * confidence, 50 + 50 * confidence])
     return Estimate(percentile(values, percent), float(low), float(high), confidence)
 

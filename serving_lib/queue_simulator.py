@@ -8,6 +8,7 @@ far a simulated mean can be trusted.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapreplace
 
 import numpy as np
@@ -256,14 +257,26 @@ def student_t_factor(confidence, degrees):
     """
     confidence = check_number("confidence", confidence, OPEN_FRACTION)
     degrees = check_count("degrees", degrees, minimum=1)
+    return _student_t_factor(confidence, degrees)
+
+
+@lru_cache(maxsize=64)
+def _student_t_factor(confidence, degrees):
     theta = first_float(lambda theta: _student_t_probability(theta, degrees) >= confidence, 0.0, math.pi / 2)
     return math.sqrt(degrees) * math.tan(theta)
 
 
 def _start_times(arrivals, services, servers):
     """Return when each customer's service begins; plain floats, because this is the inner loop."""
-    free = [-math.inf] * servers  # when each server falls free: a heap, earliest first
     starts = []
+    if servers == 1:
+        done = -math.inf
+        for arrival, service in zip(arrivals, services, strict=True):
+            start = done if done > arrival else arrival
+            done = start + service
+            starts.append(start)
+        return starts
+    free = [-math.inf] * servers  # when each server falls free: a heap, earliest first
     for arrival, service in zip(arrivals, services, strict=True):
         start = free[0] if free[0] > arrival else arrival  # not max(): a call here costs as much as the rest
         heapreplace(free, start + service)

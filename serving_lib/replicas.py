@@ -7,6 +7,7 @@ import numpy as np
 import pint
 
 from serving_lib.engine import Result, simulate
+from serving_lib.engine.result import merge_runs
 from serving_lib.units import NONNEGATIVE, TIME, check_count, check_quantity
 from serving_lib.workload import Workload
 
@@ -58,7 +59,7 @@ def dispatch(workload, replicas, rule="round_robin", prompt_token_time=0.0):
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}, got {rule!r}")
     token_time = check_quantity("prompt_token_time", prompt_token_time, TIME, NONNEGATIVE, bare=True)
     token_time = token_time.m_as("second") if isinstance(token_time, pint.Quantity) else token_time
-    if rule == "round_robin":
+    if rule == "round_robin" or replicas == 1:
         return np.arange(len(workload)) % replicas
     done, sent, chosen = [0.0] * replicas, [0] * replicas, []
     for arrival, work in zip(workload.arrival.tolist(), (workload.prompt_tokens * token_time).tolist(), strict=True):
@@ -175,9 +176,7 @@ class Fleet:
 
     @cached_property
     def _gaps(self):
-        gaps, counts = map(np.concatenate, zip(*(run.itl_runs() for run in self.runs), strict=True))
-        different, inverse = np.unique(gaps, return_inverse=True)
-        return different, np.bincount(inverse, counts, minlength=len(different)).astype(np.int64)
+        return merge_runs([run.itl_parts() for run in self.runs])
 
 
 def _part(workload, mask):

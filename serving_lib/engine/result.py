@@ -257,6 +257,10 @@ class Result:
         >>> gaps.tolist(), counts.tolist()
         ([3.0], [6])
         """
+        return merge_runs([self.itl_parts()])
+
+    def itl_parts(self):
+        """Return the gaps and counts of `itl_runs` as they come: in no order, equal ones apart, some with none."""
         who, start, _, does = self._lives.T
         emits = ((does & GROWS) > 0) & (self._end > start)
         who, start, end = who[emits], start[emits], self._end[emits]
@@ -277,10 +281,10 @@ class Result:
         piece = np.repeat(np.flatnonzero(~even), length[~even])
         ahead = np.arange(len(piece)) - np.repeat(np.cumsum(length[~even]) - length[~even], length[~even])
         gaps.append(duration[piece] + growth[piece] * ahead)
-        counts.append(_sum_over(start + 1, end, 1, first[piece] + ahead))
-        gaps, inverse = np.unique(np.concatenate(gaps), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate(counts), minlength=len(gaps)).astype(np.int64)
-        return gaps[counts > 0], counts[counts > 0]
+        steps = first[piece] + ahead  # ascending, and many more than there are lives
+        edges = (np.bincount(np.searchsorted(steps, edge), minlength=len(steps) + 1) for edge in tokens_before)
+        counts.append(np.cumsum(np.subtract(*edges))[:-1])
+        return np.concatenate(gaps), np.concatenate(counts)
 
     def window(self, first, last):
         """Return some steps in full, as `paged_continuous_batching` has them.
@@ -337,6 +341,14 @@ class Result:
         seniority = np.empty(len(who), dtype=np.int64)
         seniority[order] = np.maximum.accumulate(admission + offset) - offset
         return seniority
+
+
+def merge_runs(parts):
+    """Return the different values of some pairs of values and counts, ascending, and how many there are of each."""
+    values, counts = map(np.concatenate, zip(*parts, strict=True))
+    values, inverse = np.unique(values, return_inverse=True)
+    counts = np.bincount(inverse, counts, minlength=len(values)).astype(np.int64)
+    return values[counts > 0], counts[counts > 0]
 
 
 def _sum_over(start, end, weight, at):

@@ -242,8 +242,7 @@ class _Engine:
     def can_coast(self):
         """Whether pages and order play no part: nothing is scarce, nobody is in an unusual state."""
         simple = self.policy.batching == "continuous" and self.policy.admission == "fifo"
-        unusual = self.stalled or self.partial is not None or self.queue.returned
-        return simple and not unusual and self.committed <= self.total
+        return simple and not self.stalled and not self.queue.returned and self.committed <= self.total
 
     def glide(self):
         """Take the next arrivals at once, up to the first that finds something scarce, or the server idle.
@@ -303,7 +302,9 @@ class _Engine:
         queue, count, slots, total, reserve = self.queue, self.count, self.slots, self.total, self.reserve
         arrival, prompt, target, most_pages = queue.arrival, self.prompt, self.target, self.most_pages
         active, finishes, pages, lives = self.active, self.finishes, self.pages, self.lives
-        base, per_request, per_kv, prefill = self.base, self.per_request, self.per_kv, self.per_prefill - self.per_kv
+        base, per_request, per_kv, per_prefill = self.base, self.per_request, self.per_kv, self.per_prefill
+        partial, computed, budget = self.partial, self.computed, self.budget
+        whole = 0 if partial is None else prompt[partial] + self.kept.get(partial, 0)
         step, now, births, committed = self.step, self.now, self.births, self.committed
         i, upcoming, last, max_steps = queue.next, queue.upcoming, len(arrival), self.max_steps
         (start, time, even), clock, events = self.piece, self.clock, self.events
@@ -317,34 +318,59 @@ class _Engine:
                 committed -= most_pages[done]
                 if pages is not None:
                     pages.add(birth, -1)
-            running = before = len(active)
-            left = self.budget - running
-            prefilled = 0
-            scarce = step >= max_steps
-            while upcoming <= now and running < slots and not scarce:
+            before = len(active)
+            left, prefilled, chunk, extra, scarce, retry = budget - before, 0, 0, 0.0, False, False
+            if step >= max_steps:
+                break
+            if partial is not None:
+                chunk = min(whole - computed, left)
+                left -= chunk
+                computed += chunk
+                if computed == whole:
+                    active[partial] = birth = step - whole
+                    births += birth
+                    heappush(finishes, (birth + target[partial] - 1) * count + partial)
+                    lives += pack_life(partial, step, whole, GROWS)
+                    if pages is not None:
+                        pages.add(birth)
+                    partial, prefilled = None, chunk
+                else:
+                    lives += pack_life(partial, step, computed, HOLDS)
+                    extra = per_request + per_kv * (computed - chunk) + per_prefill * chunk
+            running = len(active) + (partial is not None)
+            while upcoming <= now and running < slots:
+                if not left:
+                    retry = True
+                    break
                 context, most = prompt[i], most_pages[i]
-                if context > left or committed + most > (total - reserve if running else total):
+                if committed + most > (total - reserve if running else total):
                     scarce = True
                     break
-                active[i] = birth = step - context
-                births += birth
                 committed += most
-                heappush(finishes, (birth + target[i] - 1) * count + i)
-                lives += pack_life(i, step, context, GROWS | ADMITTED)
-                if pages is not None:
-                    pages.add(birth)
+                if context > left:
+                    partial, whole, computed, chunk, left = i, context, left, left, 0
+                    lives += pack_life(i, step, chunk, HOLDS | ADMITTED)
+                    extra += per_request + per_prefill * chunk
+                else:
+                    active[i] = birth = step - context
+                    births += birth
+                    heappush(finishes, (birth + target[i] - 1) * count + i)
+                    lives += pack_life(i, step, context, GROWS | ADMITTED)
+                    if pages is not None:
+                        pages.add(birth)
+                    prefilled += context
+                    left -= context
                 running += 1
-                prefilled += context
-                left -= context
                 i += 1
                 upcoming = arrival[i] if i < last else math.inf
-            extra = prefilled * prefill
+            extra += prefilled * (per_prefill - per_kv)
             if scarce or not running or events >= pause:
                 break
-            duration = base + per_request * running + per_kv * (running * step - births)
-            growth = per_kv * running
+            decoding = running if partial is None else running - 1
+            duration = base + per_request * decoding + per_kv * (decoding * step - births)
+            growth = per_kv * decoding
             until = upcoming if upcoming > now else math.inf  # else it waits for a slot
-            if extra:
+            if extra or retry or partial is not None:
                 duration, growth, steps = duration + extra, 0.0, 1
             else:
                 # A completion is an event if it changes the time of a step, or may let somebody in.
@@ -363,6 +389,7 @@ class _Engine:
         self.events, self.piece = events, (start, time, even)
         queue.next, queue.upcoming = i, upcoming
         self.step, self.now, self.births, self.committed = step, now, births, committed
+        self.partial, self.computed, self.chunk, self.retry = partial, computed, chunk, retry
         self.fresh, self.extra, self.left = list(active)[before:], extra, left
 
     def retire(self):

@@ -366,7 +366,7 @@ def _slots_of(result):
 # --- 6: the batch and the queue in front of it -----------------------------------------------------------------------
 
 CHAIN_TOKENS = 200
-CHAIN_REQUESTS = 6_000
+CHAIN_REQUESTS = 4_000
 CHAIN_LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)
 
 

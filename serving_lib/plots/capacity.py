@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from serving_lib.capacity import Plan, judge, pareto_front
+from serving_lib.capacity import Plan, judge, p99_ttft, pareto_front
 from serving_lib.metrics import ttft
 from serving_lib.models import GPUS
 from serving_lib.plots import style
@@ -176,8 +176,7 @@ def formula_and_plans(trace=CONVERSATION, prefill_budget=768, dispatch="least_lo
     workload = _workload(trace, seed)
     plans = [Plan(gpu, replicas, prefill_budget, dispatch=dispatch) for gpu, replicas in PLANS]
     formula = [plan.formula_ttft(workload) for plan in plans]
-    shuffled = [_hour(trace, plan, True, seed)[0].ttft for plan in plans]
-    ordered = [_hour(trace, plan, False, seed)[0].ttft for plan in plans]
+    shuffled, ordered = ([_ttft(trace, plan, order, seed) for plan in plans] for order in (True, False))
     places = np.arange(len(plans))
 
     figure, axes = style.new_figure()
@@ -304,11 +303,21 @@ def _workload(trace, seed):
     return trace if isinstance(trace, Workload) else profile(trace, seed)
 
 
+@lru_cache(maxsize=len(PLANS))  # a run is megabytes; what is read off it is kept for longer
+def _run(trace, plan, shuffled, seed):
+    workload = _workload(trace, seed)
+    return plan.simulate(workload.shuffled_gaps(seed) if shuffled else workload)
+
+
+@lru_cache(maxsize=256)
+def _ttft(trace, plan, shuffled, seed):
+    return p99_ttft(_run(trace, plan, shuffled, seed), seed)
+
+
 @lru_cache(maxsize=256)
 def _hour(trace, plan, shuffled, seed):
     """Return the outcome of a plan, its longest TTFT of every ten seconds, and the distribution of its gaps."""
-    workload = _workload(trace, seed)
-    run = plan.simulate(workload.shuffled_gaps(seed) if shuffled else workload)
+    run = _run(trace, plan, shuffled, seed)
     return judge(plan, run, seed), _longest_of_each_bin(run), _share_of_longer_gaps(run)
 
 

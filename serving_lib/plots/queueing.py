@@ -430,7 +430,7 @@ def pool_size(utilization=0.9, servers=100):
     tail = np.array([calc_queue_latency_mmc(utilization * size, 1.0, int(size))[2].magnitude for size in sizes])
     chosen, alone = (calc_mmc_mean_wait(utilization * size, 1.0, size) for size in (servers, 1))
     simulated = (1, 8, 64)
-    runs = [mean_interval(_mmc_run(size, utilization, REQUESTS).wait) for size in simulated]
+    runs = [mean_interval(_mmc_run(size, utilization).wait) for size in simulated]
 
     figure, axes = style.new_figure()
     axes.plot(sizes, mean, **style.FORMULA)
@@ -480,7 +480,7 @@ def response_tail(servers=64, utilization=0.9):
     formula = np.array([calc_mmc_response_quantile(arrival, 1.0, servers, 1 - one) for one in share])
     p99 = calc_mmc_response_quantile(arrival, 1.0, servers, 0.99)
     naive = calc_queue_latency_mmc(arrival, 1.0, servers)[2].magnitude + 1.0
-    run = _mmc_run(servers, utilization).time_in_system
+    run = _mmc_run(servers, utilization, 2 * REQUESTS).time_in_system
     missed = float(np.interp(naive, formula, share))
 
     figure, axes = style.new_figure()
@@ -634,7 +634,7 @@ def residency(tool_time=8 * ureg.s, generation_time=2 * ureg.s, slots=100):
     without = calc_littles_law_rate(slots, generation)
     right = max(10 * generation, 1.2 * tool)
     waits = np.linspace(0, right, 61)
-    simulated = np.linspace(0, right, 6)
+    simulated = np.linspace(0, right, 5)
 
     figure, axes = style.new_figure()
     axes.plot(waits, calc_littles_law_rate(slots, generation + waits), **style.FORMULA)
@@ -728,7 +728,7 @@ def _simulated_mix(utilization, long_share, ratio):
 
 
 @lru_cache(maxsize=64)
-def _mmc_run(servers, utilization, requests=2 * REQUESTS):
+def _mmc_run(servers, utilization, requests=REQUESTS):
     rng = np.random.default_rng(1)
     arrivals = np.cumsum(rng.exponential(1 / (utilization * servers), requests))
     return simulate_queue(arrivals, _exponential, servers, seed=2)
@@ -742,7 +742,7 @@ def _simulated_mmc(servers, utilization):
 @lru_cache(maxsize=512)
 def _simulated_turnover(slots, tool_time):
     """Return turns per mean generation time: every slot starts its next turn at once, so all "arrive" at time 0."""
-    turns = 40 * slots
+    turns = 14 * slots
 
     def held(rng, size):
         return rng.exponential(1, size) + rng.exponential(tool_time, size)
@@ -751,7 +751,7 @@ def _simulated_turnover(slots, tool_time):
     for seed in range(RUNS):
         finish = np.sort(simulate_queue(np.zeros(turns), held, slots, seed=seed).finish)
         # Between the first turns and the last, while every slot is in use.
-        first, last = turns // 10, turns - 2 * slots
+        first, last = 2 * slots, turns - 2 * slots
         rates.append((last - first) / (finish[last] - finish[first]))
     return mean_interval(rates, batches=RUNS, warmup=0.0)
 
