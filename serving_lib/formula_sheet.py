@@ -264,6 +264,7 @@ table.formula-sheet.formula-sheet { font-size: 12px; width: 100%; table-layout: 
 .formula-sheet.formula-sheet :is(th, td) { text-align: left; vertical-align: top; padding: 3px 6px;
   line-height: 1.3; white-space: normal; border-bottom: 1px solid #e5e7eb; }
 .formula-sheet :is(sub, sup) { line-height: 0; }
+@media screen { table.formula-sheet.formula-sheet { min-width: 640px; } }
 @page { size: landscape; margin: 8mm; }
 @media print {
   table.formula-sheet.formula-sheet { font-size: 6.3pt; }

@@ -258,7 +258,7 @@ class Estimate:
     confidence: float
 
     def __str__(self):
-        return f"{self.value:.3g} ({self.confidence:.0%} interval {self.low:.3g} to {self.high:.3g})"
+        return f"{self.value:.3g} ({100 * self.confidence:g} % interval {self.low:.3g} to {self.high:.3g})"
 
 
 def percentile_interval(values, percent, *, seed, confidence=0.95, blocks=30, resamples=400):
@@ -303,7 +303,7 @@ def percentile_interval(values, percent, *, seed, confidence=0.95, blocks=30, re
     --------
     >>> latency = np.random.default_rng(0).exponential(size=5000)
     >>> print(percentile_interval(latency, 99, seed=0))  # the true one is 4.605
-    4.71 (95% interval 4.44 to 5.03)
+    4.71 (95 % interval 4.44 to 5.03)
     """
     percent = check_number("percent", percent, PERCENT)
     confidence = check_number("confidence", confidence, OPEN_FRACTION)

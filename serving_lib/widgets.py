@@ -332,7 +332,8 @@ class Prediction(Panel):
         labels = [_words(option) for option in options]
         lines = [question, *(f"  ( ) {label}" for label in labels), "Run this cell to answer."]
         super().__init__([], "\n".join(lines))
-        self._answer, self._because, self._right = _words(answer), because, right[0]
+        self._because, self._right = because, right[0]
+        self._answer = _words(answer.to(options[right[0]].units) if hasattr(answer, "units") else answer)
         self.choice = ipywidgets.RadioButtons(options=labels, index=None)
         self.choice.layout.width = "auto"
         self.commit = ipywidgets.Button(

@@ -259,7 +259,12 @@ def test_an_answer_is_final():
 
 def test_quantities_are_compared_in_any_unit():
     panel = question(options=[1 * ureg.s, 2 * ureg.s], answer=calc_mm1_time_in_system(200 * ureg.ms, 0.8))
-    assert "Right: 1,000 ms." in answered(panel, 0)
+    assert "Right: 1 s." in answered(panel, 0)
+
+
+def test_the_answer_is_revealed_in_the_unit_of_its_option():
+    panel = question(options=[7 * ureg.ms, 770 * ureg.ms], answer=0.7677 * ureg.TB / (ureg.TB / ureg.s))
+    assert "it is 767.7 ms." in answered(panel, 0)
 
 
 @pytest.mark.parametrize(("options", "agreeing"), [([1, 2], 0), ([5, 5.1], 2)])

@@ -46,7 +46,7 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     Examples
     --------
     >>> batch_knee(batch_size=32).alt_text.split(";")[0]
-    'A step with a batch of 32 takes 16 ms and brings 2,000 tokens per second, 50% of the ceiling'
+    'A step with a batch of 32 takes 16 ms and brings 2,000 tokens per second, 50 % of the ceiling'
     """
     fixed, each = fixed_time.m_as("ms"), per_request_time.m_as("ms")
     knee, ceiling = calc_batch_knee(fixed_time, per_request_time), 1e3 / each
@@ -81,7 +81,7 @@ def batch_knee(batch_size=32, fixed_time=8 * ureg.ms, per_request_time=0.25 * ur
     return style.finish(
         figure,
         f"A step with a batch of {batch_size} takes {style.say(fixed + batch_size * each)} ms and brings "
-        f"{style.say(share * ceiling)} tokens per second, {share:.0%} of the ceiling; the knee, at half of the "
+        f"{style.say(share * ceiling)} tokens per second, {100 * share:.0f} % of the ceiling; the knee, at half of the "
         f"ceiling, is a batch of {style.say(knee)}.",
     )
 
@@ -231,7 +231,7 @@ def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
     Examples
     --------
     >>> padding_waste(batch_size=8).alt_text.split(";")[1]
-    ' in the long run batches of 8 keep their slots 56.4% busy.'
+    ' in the long run batches of 8 keep their slots 56.4 % busy.'
     """
     population = _population(lengths)
     batch = np.random.default_rng(seed).choice(population, batch_size)
@@ -244,7 +244,7 @@ def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
     one.fill_betweenx(edges, 0, batch.max(), facecolor=style.PALE, edgecolor="none")
     one.fill_betweenx(edges, 0, np.append(batch, batch[-1]), step="post", facecolor=style.TINTS[0], edgecolor=style.INK)
     one.set(xlim=(0, 1.02 * batch.max()), ylim=(batch_size, 0), xlabel="Time (steps)", ylabel="Slot (number)")
-    one.set_title(f"One batch: {waste:.0%} idle", **style.TITLE)
+    one.set_title(f"One batch: {100 * waste:.0f} % idle", **style.TITLE)
     many.plot(size, busy, **style.FORMULA)
     dots = [_simulated_static_busy(lengths, int(number)) for number in BATCH_SIZES[:8]]
     many.errorbar(BATCH_SIZES[:8], *np.transpose(dots), **style.SIMULATION)
@@ -259,8 +259,8 @@ def padding_waste(batch_size=32, lengths="uniform 1 to 128", seed=1):
     return style.finish(
         figure,
         f"This batch of {batch_size} runs for {batch.max():,} steps, its average member for "
-        f"{style.say(batch.mean())}, so {waste:.1%} of its slot-time is idle; in the long run batches of {batch_size} "
-        f"keep their slots {chosen:.1%} busy.",
+        f"{style.say(batch.mean())}, so {100 * waste:.1f} % of its slot-time is idle; in the long run batches of "
+        f"{batch_size} keep their slots {100 * chosen:.1f} % busy.",
     )
 
 
@@ -327,7 +327,7 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
     Examples
     --------
     >>> slot_by_slot().alt_text.split(";")[1]
-    ' continuous batching takes 37 steps with its slots 84% busy.'
+    ' continuous batching takes 37 steps with its slots 84 % busy.'
     """
     workload = all_at_once(np.random.default_rng(seed).integers(1, longest + 1, requests))
     figure, panels = style.new_figure(rows=2, height=4.0, sharex=True)
@@ -347,8 +347,8 @@ def slot_by_slot(slots=4, requests=12, longest=20, seed=5):
                 axes.text(*middle, str(number + 1), ha="center", va="center", fontsize=8, color=style.INK)
         axes.set(ylim=(slots, 0), ylabel="Slot (number)")
         axes.set_yticks(np.arange(0, slots, step) + 0.5, [str(slot + 1) for slot in range(0, slots, step)])
-        axes.set_title(f"{batching.capitalize()}: {end:.0f} steps, slots {busy:.0%} busy", **style.TITLE)
-        said.append(f"{batching} batching takes {end:.0f} steps with its slots {busy:.0%} busy")
+        axes.set_title(f"{batching.capitalize()}: {end:.0f} steps, slots {100 * busy:.0f} % busy", **style.TITLE)
+        said.append(f"{batching} batching takes {end:.0f} steps with its slots {100 * busy:.0f} % busy")
         longest_run = max(longest_run, end)
     panels[1].set(xlim=(0, 1.04 * longest_run), xlabel="Time (steps)")
     return style.finish(figure, f"For the same {requests} requests in {slots} slots, {said[0]}; {said[1]}.")

@@ -74,7 +74,7 @@ def speculative_rounds(acceptance=0.7, draft_length=4):
         figure,
         f"With acceptance {acceptance:g} and {draft_length} drafted tokens a round emits {mean:.3f} tokens on average; "
         f"{ROUNDS:,} simulated rounds emitted {run.mean:.3f} ± {run.half_width:.3f} (99 % interval). All drafts are "
-        f"accepted in {law[-1]:.1%} of rounds, none in {1 - acceptance if draft_length else 0:.1%}.",
+        f"accepted in {100 * law[-1]:.1f} % of rounds, none in {100 * (1 - acceptance) if draft_length else 0:.1f} %.",
     )
 
 
@@ -642,7 +642,7 @@ def varying_acceptance(easy=0.95, hard=0.5, easy_share=0.5, draft_length=8, vari
         ("level: the truth", style.AMBER),
         *((f"{SHAPES[index]}: formula at {name}", style.RED) for index, name in enumerate(averages)),
     )
-    error = "; ".join(f"at {name}, {value:.2f} ({value / truth - 1:+.1%})" for name, value in said.items())
+    error = "; ".join(f"at {name}, {value:.2f} ({100 * (value / truth - 1):+.1f} %)" for name, value in said.items())
     return style.finish(
         figure,
         f"Rounds emit {truth:.2f} tokens on average, simulated {run.mean:.2f} ± {run.half_width:.2f} (99 % interval). "

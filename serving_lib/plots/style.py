@@ -8,7 +8,7 @@ A plot of this package is a pure function from parameters to a `matplotlib.figur
         axes.set(xlabel="Utilization (busy fraction)", ylabel="Time in system (ms)")
         axes.set_title("The knee", **style.TITLE)
         style.label_line(axes, x, y, "formula", style.FORMULA)
-        return style.finish(figure, f"At {utilization:.0%} load ...")
+        return style.finish(figure, f"At {100 * utilization:.0f} % load ...")
 
 No pyplot: figures are plain objects that the garbage collector frees, and nothing is drawn twice.
 """

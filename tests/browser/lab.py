@@ -19,6 +19,7 @@ CHROMIUM_OPTIONS = [
     "--disable-quic",
 ]
 SERIOUS = ("serious", "critical")
+ALL_THAT_FITS = ".serving-panel, .jp-Cell .jp-RenderedMarkdown, .jp-Cell mjx-container, .formula-sheet td"
 
 
 def find_chromium():
@@ -139,14 +140,16 @@ class Opened:
     def look(self, theme, width):
         """Change the theme (Light or Dark) and the width of the window."""
         self.command("apputils:change-theme", theme=f"JupyterLab {theme}")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
         self.page.set_viewport_size({"width": width, "height": 900})
         self._look = f"{theme.lower()}-{width}"
         self.settle()
 
     def cut_off(self):
-        """How many of our widgets are wider than the room they have."""
-        too_wide = "panels => panels.filter(panel => panel.scrollWidth > panel.clientWidth + 1).length"
-        return self.page.locator(".serving-panel").evaluate_all(too_wide)
+        """The texts, formulas and widgets that are wider than the room they have, by their first words."""
+        too_wide = """parts => parts.filter(part => part.scrollWidth > part.clientWidth + 1)
+                                    .map(part => part.textContent.trim().slice(0, 60))"""
+        return self.page.locator(ALL_THAT_FITS).evaluate_all(too_wide)
 
     def screenshot(self, name):
         """Save the whole notebook as it looks now."""

@@ -1,6 +1,11 @@
-// Two things that Jupyter widgets lack in JupyterLab. Their sliders, players and pictures have no name that a screen
+// Three things that a lecture lacks in JupyterLab. The sliders, players and pictures have no name that a screen
 // reader could say: the names are taken from what stands beside them. And the notebook's shortcuts take the keys of a
-// focused control (the arrow keys of a list move to another cell): keys without a modifier are given back to it.
+// focused control (the arrow keys of a list move to another cell): keys without a modifier are given back to it. And
+// printed lines break in the middle of a word: they shall do that only where a word is longer than a line.
+
+const STYLE = `
+.jp-OutputArea-output.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
+.jp-RenderedMarkdown :is(a, code) { overflow-wrap: anywhere; }`;
 
 const PLAYER_BUTTONS = { 'fa-play': 'Play', 'fa-pause': 'Pause', 'fa-stop': 'Stop', 'fa-retweet': 'Repeat' };
 
@@ -51,6 +56,7 @@ function giveKeysBack(event) {
 }
 
 function activate() {
+  document.head.appendChild(document.createElement('style')).textContent = STYLE;
   window.addEventListener('keydown', giveKeysBack, true); // before the document, where the shortcuts are
   let scheduled = false;
   const observer = new MutationObserver(() => {
