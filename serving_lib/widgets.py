@@ -5,6 +5,7 @@ a text in the notebook, which a code host, an exported page or an untrusted note
 """
 
 import base64
+import gc
 import gzip
 import html
 import inspect
@@ -23,6 +24,10 @@ from serving_lib.plots import style
 from serving_lib.plots.page_table import draw_frame, replay
 from serving_lib.units import ureg
 from serving_lib.workload import TraceError, read_trace
+
+# Every redraw leaves a figure to the garbage collector, which now and then goes through all that lives: a pause of a
+# sixth of a second under the reader's hand. What is imported by now lives as long as the kernel, and is left out.
+gc.freeze()
 
 LARGEST_TRACE = 8 * 2**20  # bytes; Jupyter's connection to the kernel closes on a message of more than 10 MiB
 LARGEST_UNPACKED = 128 * 2**20  # bytes; a few MiB of gzip can hold gigabytes of zeros

@@ -303,7 +303,6 @@ def _workload(trace, seed):
     return trace if isinstance(trace, Workload) else profile(trace, seed)
 
 
-@lru_cache(maxsize=len(PLANS))  # a run is megabytes; what is read off it is kept for longer
 def _run(trace, plan, shuffled, seed):
     workload = _workload(trace, seed)
     return plan.simulate(workload.shuffled_gaps(seed) if shuffled else workload)
