@@ -296,8 +296,8 @@ class _Engine:
     def coast(self):
         """Go on to the first step that needs a closer look, and up to the first request that does.
 
-        This is the loop of `run` for the case in which all but slots is plentiful. It is where an uncontended run
-        spends its time, so the state is in local variables and nothing is called that need not be.
+        This is the loop of `run` for the case in which all but slots and token budget is plentiful. It is where such a
+        run spends its time, so the state is in local variables and nothing is called that need not be.
         """
         queue, count, slots, total, reserve = self.queue, self.count, self.slots, self.total, self.reserve
         arrival, prompt, target, most_pages = queue.arrival, self.prompt, self.target, self.most_pages
@@ -389,7 +389,7 @@ class _Engine:
         self.events, self.piece = events, (start, time, even)
         queue.next, queue.upcoming = i, upcoming
         self.step, self.now, self.births, self.committed = step, now, births, committed
-        self.partial, self.computed, self.chunk, self.retry = partial, computed, chunk, retry
+        self.partial, self.computed = partial, computed  # none in a scarce step: it would have taken the whole budget
         self.fresh, self.extra, self.left = list(active)[before:], extra, left
 
     def retire(self):
