@@ -338,6 +338,13 @@ def p99_ttft(run, seed=0):
     -------
     serving_lib.metrics.Estimate
         In seconds; infinite if requests never finish.
+
+    Examples
+    --------
+    >>> from serving_lib import poisson
+    >>> run = Plan("A100-80").simulate(poisson(rate=5, requests=500, prompt_tokens=1000, new_tokens=100, seed=0))
+    >>> print(p99_ttft(run))
+    0.71 (99 % interval 0.499 to 0.782)
     """
     if np.isnan(run.finished).any():
         return Estimate(math.inf, math.inf, math.inf, CONFIDENCE)

@@ -126,7 +126,7 @@ def new_figure(rows=1, columns=1, *, height=HEIGHT, right_margin=0.25, **subplot
     Parameters
     ----------
     rows, columns : int
-        The grid of axes, as in `matplotlib.figure.Figure.subplots`, which takes `subplots` as well.
+        The grid of axes, as in `matplotlib.figure.Figure.subplots`, which takes `subplots` (hashable) as well.
     height : float
         In inches; the width is always 7.
     right_margin : float
