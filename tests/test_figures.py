@@ -66,6 +66,15 @@ def test_a_picture_has_two_pixels_per_css_pixel_and_an_opaque_white_page(drawn, 
     assert (pixels[[0, 0, -1, -1], [0, -1, 0, -1]] == 255).all()
 
 
+@each_plot
+def test_nothing_of_a_picture_is_cut_off_at_its_edges(drawn, name):
+    canvas = FigureCanvasAgg(drawn[name])
+    canvas.draw()
+    drawn_on, (width, height) = drawn[name].get_tightbbox(canvas.get_renderer()), drawn[name].get_size_inches()
+    assert min(drawn_on.x0, drawn_on.y0) >= 0
+    assert (drawn_on.x1 <= width, drawn_on.y1 <= height) == (True, True)
+
+
 def test_plots_never_import_pyplot():
     code = "import sys; from serving_lib import plots; [getattr(plots, n)() for n in plots.__all__]"
     code += "; sys.exit('matplotlib.pyplot' in sys.modules)"

@@ -201,7 +201,7 @@ def memory_shares(dataset="ShareGPT", output_cv=0.89):
     axes.set_yticks(range(4), SCHEMES.values())
     axes.tick_params(axis="y", length=0)
     axes.set_ylabel("Scheme (name)", labelpad=1)
-    axes.yaxis.set_label_coords(-0.225, 0.5)
+    axes.yaxis.set_label_coords(-0.185, 0.5)
     axes.grid(False, axis="y")
     for index, (word, x) in enumerate(zip(words, (-14, 22, 48, 71), strict=True)):
         style.boxes(axes, x, -1.08, 3, 0.16, style.fill(index) | {"clip_on": False})
