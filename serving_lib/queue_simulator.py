@@ -269,7 +269,7 @@ def _student_t_factor(confidence, degrees):
 def _start_times(arrivals, services, servers):
     """Return when each customer's service begins; plain floats, because this is the inner loop."""
     starts = []
-    if servers == 1:
+    if servers == 1:  # a heap of one would take as long again
         done = -math.inf
         for arrival, service in zip(arrivals, services, strict=True):
             start = done if done > arrival else arrival

@@ -319,7 +319,7 @@ class _Engine:
                 if pages is not None:
                     pages.add(birth, -1)
             before = len(active)
-            left, prefilled, chunk, extra, scarce, retry = budget - before, 0, 0, 0.0, False, False
+            left, prefilled, extra, scarce, retry = budget - before, 0, 0.0, False, False
             if step >= max_steps:
                 break
             if partial is not None:
@@ -348,9 +348,9 @@ class _Engine:
                     break
                 committed += most
                 if context > left:
-                    partial, whole, computed, chunk, left = i, context, left, left, 0
-                    lives += pack_life(i, step, chunk, HOLDS | ADMITTED)
-                    extra += per_request + per_prefill * chunk
+                    partial, whole, computed, left = i, context, left, 0
+                    lives += pack_life(i, step, computed, HOLDS | ADMITTED)
+                    extra += per_request + per_prefill * computed
                 else:
                     active[i] = birth = step - context
                     births += birth

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from matplotlib.collections import PatchCollection
-from matplotlib.patches import Rectangle
+import numpy as np
 
 from serving_lib.plots import style
 
@@ -196,28 +195,28 @@ def draw_frame(frame):
     axes.set(xlim=(0, style.WIDTH), ylim=(height, 0))
 
     used = [[] for _ in style.TINTS]
-    wasted, free = [], []
+    wasted, free, height_of_page = [], [], cell_height - 0.04
     for page, (owner, tokens) in enumerate(zip(frame.owners, frame.tokens, strict=True)):
         x, y = left + page % columns * cell, top + page // columns * cell_height
         width = (cell - 0.04) * tokens / frame.page_size
         if owner is None:
-            free.append(Rectangle((x, y), cell - 0.04, cell_height - 0.04))
+            free.append((x, y, cell - 0.04, height_of_page))
             continue
-        used[frame.colors[owner]].append(Rectangle((x, y), width, cell_height - 0.04))
+        used[frame.colors[owner]].append((x, y, width, height_of_page))
         if tokens < frame.page_size:
-            wasted.append(Rectangle((x + width, y), cell - 0.04 - width, cell_height - 0.04))
+            wasted.append((x + width, y, cell - 0.04 - width, height_of_page))
         first = page == 0 or frame.owners[page - 1] != owner
         if total <= 32 or (first and total <= 256):
             paper = {"facecolor": style.TINTS[frame.colors[owner]], "edgecolor": "none", "pad": 1}  # over the hatches
             middle = {"ha": "center", "va": "center", "fontsize": 9, "color": style.INK, "bbox": paper}
             axes.text(x + cell / 2 - 0.02, y + cell_height / 2 - 0.02, str(owner)[:6], **middle)
-    for index, patches in enumerate(used):
-        look = {"facecolor": style.TINTS[index], "edgecolor": style.PALETTE[index]}
-        axes.add_collection(PatchCollection(patches, **look), autolim=False)
-    axes.add_collection(PatchCollection(free, facecolor="white", edgecolor=style.PALE), autolim=False)
-    axes.add_collection(
-        PatchCollection(wasted, facecolor="white", edgecolor=style.GREY, hatch="/////", linewidth=0.6), autolim=False
-    )
+    looks = [style.fill(index) | {"hatch": ""} for index in range(len(used))]
+    looks += [
+        {"facecolor": "white", "edgecolor": style.PALE},
+        {"facecolor": "white", "edgecolor": style.GREY, "hatch": "/////", "linewidth": 0.6},
+    ]
+    for pages, look in zip([*used, free, wasted], looks, strict=True):
+        style.boxes(axes, *np.reshape(pages, (-1, 4)).T, look)
     in_use = sum(owner is not None for owner in frame.owners)
     title = f"Step {frame.tick}: {in_use} of {total} pages of {frame.page_size} tokens"
     axes.text(left, 0.28, title, weight="bold", color=style.INK)

@@ -134,11 +134,9 @@ def explored(notebook):
 def moves(panel, control):
     """Put all controls to their start, move one of them a step at a time, and yield the redraw of each step."""
     widget = control.widget
-    panel._resetting = True  # a move by itself does not redraw
-    for one in panel.controls.values():
-        one.widget.value = one.start
+    panel._reset(None)
     for _ in range(MOVES):
-        panel._resetting = True
+        panel._resetting = True  # a move by itself does not redraw
         if hasattr(widget, "step"):
             widget.value = widget.value + widget.step if widget.value + widget.step <= widget.max else widget.min
         elif hasattr(widget, "options"):
